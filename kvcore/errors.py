@@ -1,0 +1,68 @@
+"""Everything kvcore refuses, as one tree.
+
+KVCoreError
+├── ConfigError      a configuration file is not what it should be, or is not understood
+│   └── UnknownLayoutError   its architecture or a key that changes the cache is not understood
+├── ModelError       a model was named that is not there
+├── UnitError        a number, unit or format that was typed cannot be read
+├── EngineError      an engine does not support what was asked
+├── HardwareError    an accelerator or link that is not known
+└── SourceError      a file, folder or hub could not be read
+
+`kind` is the word that the command line prints with `--json`.
+"""
+
+from __future__ import annotations
+
+
+class KVCoreError(ValueError):
+    """Base of every error that a user's input can cause; its text is one sentence fit to be shown."""
+
+    kind = "unit"
+
+
+class ConfigError(KVCoreError):
+    """A configuration is malformed: the text names the key, the value and what was expected."""
+
+    kind = "config"
+
+
+class UnknownLayoutError(ConfigError):
+    """A configuration is well formed, but its cache layout is not understood.
+
+    `keys` holds the names of the keys (or the model_type) that were not understood.
+    """
+
+    def __init__(self, message: str, *, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+
+class ModelError(KVCoreError):
+    """No model of that name is known here."""
+
+    kind = "model"
+
+
+class UnitError(KVCoreError):
+    """A number, a unit or a format name that was typed cannot be read."""
+
+    kind = "unit"
+
+
+class EngineError(KVCoreError):
+    """An engine does not support what was asked of it."""
+
+    kind = "engine"
+
+
+class HardwareError(KVCoreError):
+    """An accelerator or a link is not known, or a typed-in one is not usable."""
+
+    kind = "hardware"
+
+
+class SourceError(KVCoreError):
+    """A file, a folder or a hub could not be read."""
+
+    kind = "source"

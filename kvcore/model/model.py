@@ -1,0 +1,100 @@
+"""A Model: the memories of its layers, and the facts that engines, plans and screens need beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kvcore.formats import KVFormat, kv_format
+from kvcore.model.memories import Kind, Memory
+
+Knowledge = Literal["exact", "upper_bound"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """The mixture-of-experts shape of a model, of its most common MoE layer."""
+
+    num_experts: int
+    experts_per_token: int
+    num_shared_experts: int = 0
+    moe_layers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightPart:
+    """Parameters of one kind: how many the model has, and how many of them one token uses."""
+
+    name: str
+    parameters: int
+    active_parameters: int
+    formula: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What was read from a configuration: keys used with their values, keys ignored, defaults taken, notes."""
+
+    keys_used: tuple[tuple[str, str], ...] = ()
+    keys_ignored: tuple[str, ...] = ()
+    defaults_used: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What one request makes a model remember, layer by layer, and the facts that others need.
+
+    `layers[i]` holds the memories of layer i: none of them empty, two where a layer keeps two things.
+    `model_dtype` is the 16-bit (or other) format that the model is served in; `cache_format` the one that the
+    checkpoint declares for its cache, or None. Counts of parameters are None where the family's shape is not known.
+    """
+
+    name: str
+    model_type: str
+    layers: tuple[tuple[Memory, ...], ...]
+    hidden_size: int
+    num_attention_heads: int
+    head_dim: int
+    vocab_size: int | None = None
+    context_limit: int | None = None
+    model_dtype: str = "bf16"
+    cache_format: str | None = None
+    experts: Experts | None = None
+    weights: tuple[WeightPart, ...] = ()
+    checkpoint_format: str | None = None
+    checkpoint_bytes: int | None = None
+    knowledge: Knowledge = "exact"
+    reading: Reading = field(default_factory=Reading)
+    groups: tuple[tuple[Memory, int], ...] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        counts: dict[Memory, int] = {}
+        for layer in self.layers:
+            for memory in layer:
+                counts[memory] = counts.get(memory, 0) + 1
+        object.__setattr__(self, "groups", tuple(counts.items()))
+
+    @property
+    def total_parameters(self) -> int | None:
+        """Parameters of the language model, or None where its shape is not known."""
+        return sum(part.parameters for part in self.weights) if self.weights else None
+
+    @property
+    def active_parameters(self) -> int | None:
+        """Parameters that one token uses, or None where the shape is not known."""
+        return sum(part.active_parameters for part in self.weights) if self.weights else None
+
+    @property
+    def kinds(self) -> tuple[tuple[Kind, int], ...]:
+        """How many memories there are of each kind, in the order of the layers."""
+        counts: dict[Kind, int] = {}
+        for memory, count in self.groups:
+            counts[memory.kind] = counts.get(memory.kind, 0) + count
+        return tuple(counts.items())
+
+    def resolve_format(self, name: str = "auto") -> KVFormat:
+        """The cache format of a name; `auto` is the one the checkpoint declares, else the model's 16 bits."""
+        if name.strip().lower() == "auto":
+            return kv_format(self.cache_format or self.model_dtype)
+        return kv_format(name)

@@ -1,0 +1,1 @@
+"""Readers: one file a family of configurations, each turning keys into memories."""

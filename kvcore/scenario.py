@@ -1,0 +1,142 @@
+"""A scenario: everything that a user chose, frozen, and equal to the page's address.
+
+`to_query` and `from_query` are inverses for every valid scenario; defaults are left out of the address. Whatever an
+address holds, `from_query` answers with a scenario and a list of what it did not take, never with an exception.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from kvcore.errors import KVCoreError, SourceError
+from kvcore.formats import kv_format
+from kvcore.units import check_batch, check_tokens, parse_bytes, parse_tokens
+
+# A configuration travels in the address while it is smaller than this, compressed and encoded.
+MAX_CONFIG_CHARACTERS = 8 * 1024
+MAX_CONFIG_BYTES = 2 * 1024 * 1024
+MAX_COMPARED = 5
+DEFAULT_MODEL = "meta-llama/Llama-3.3-70B-Instruct"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What one question is about. `model` is a catalogue id; `config` a compressed configuration that replaces it.
+
+    `kv` is a cache format (`auto`, `fp8`, `q8_0/q4_0`), `compare` further catalogue ids, `budget` a size such as
+    `40 GiB` for the question of how many tokens fit, `source` the encoder or image tokens of cross-attention (0: the
+    model's own maximum).
+    """
+
+    model: str = DEFAULT_MODEL
+    config: str = ""
+    tokens: int = 32_768
+    batch: int = 1
+    kv: str = "auto"
+    compare: tuple[str, ...] = ()
+    budget: str = "40 GiB"
+    source: int = 0
+    bound: bool = False
+
+    def to_query(self) -> dict[str, str]:
+        """The address's parameters: only what differs from the defaults."""
+        plain = Scenario()
+        query = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != getattr(plain, field.name):
+                query[field.name] = _write(value)
+        return query
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> tuple[Scenario, tuple[str, ...]]:
+        """(scenario, messages): every parameter that can be read is taken, and each other one has a message."""
+        values: dict[str, Any] = {}
+        problems = []
+        for name, text in query.items():
+            reader = _READERS.get(name)
+            if reader is None:
+                continue
+            try:
+                values[name] = reader(text)
+            except (KVCoreError, ValueError) as problem:
+                problems.append(f"The address's {name} was not taken: {problem}.")
+        return cls(**values), tuple(problems)
+
+
+def _write(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value)
+
+
+def _read_model(text: str) -> str:
+    return _clean(text, 200)
+
+
+def _clean(text: str, limit: int) -> str:
+    if len(text) > limit or not text.isprintable():
+        raise SourceError(f"{text[:40]!r} is not a name")
+    return text
+
+
+def _read_config(text: str) -> str:
+    decode_config(text)
+    return text
+
+
+def _read_kv(text: str) -> str:
+    return "auto" if text.strip().lower() == "auto" else kv_format(text).name
+
+
+def _read_budget(text: str) -> str:
+    parse_bytes(text)
+    return text.strip()
+
+
+_READERS = {
+    "model": _read_model,
+    "config": _read_config,
+    "tokens": parse_tokens,
+    "batch": lambda text: check_batch(int(text[:12])),
+    "kv": _read_kv,
+    "compare": lambda text: tuple(dict.fromkeys(_clean(part, 200) for part in text.split(",") if part))[:MAX_COMPARED],
+    "budget": _read_budget,
+    "source": lambda text: check_tokens(int(text[:12])),
+    "bound": lambda text: text == "1",
+}
+
+
+def encode_config(raw: Mapping[str, Any]) -> str | None:
+    """A configuration as text for an address, or None when it is too large to travel in one (8 KB)."""
+    packed = zlib.compress(json.dumps(raw, separators=(",", ":")).encode(), 9)
+    text = base64.urlsafe_b64encode(packed).decode().rstrip("=")
+    return text if len(text) <= MAX_CONFIG_CHARACTERS else None
+
+
+def decode_config(text: str) -> dict[str, Any]:
+    """The configuration that `encode_config` made; SourceError for anything else, however it was made."""
+    if len(text) > MAX_CONFIG_CHARACTERS:
+        raise SourceError("the configuration in the address is too long")
+    try:
+        packed = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        unpacker = zlib.decompressobj()
+        plain = unpacker.decompress(packed, MAX_CONFIG_BYTES)
+        if unpacker.unconsumed_tail or not unpacker.eof:
+            raise SourceError("the configuration in the address does not unpack")
+        raw = json.loads(plain)
+    except (binascii.Error, zlib.error, ValueError, RecursionError) as problem:
+        if isinstance(problem, SourceError):
+            raise
+        raise SourceError("the configuration in the address cannot be read") from None
+    if not isinstance(raw, dict):
+        raise SourceError("the configuration in the address is not an object")
+    return raw

@@ -1,0 +1,274 @@
+"""What a model must remember: resident bytes, whatever the engine, nothing sharded.
+
+The same growth laws give one number, the whole per-layer answer, a curve and a sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from kvcore.errors import UnitError
+from kvcore.formats import KVFormat
+from kvcore.model.memories import Growth, Kind
+from kvcore.model.model import Knowledge, Model
+from kvcore.units import MAX_TOKENS, check_batch, check_tokens
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Beyond this a 64-bit integer could overflow, and arrays hold Python integers instead.
+_INT64_SAFE = 2**62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A named step of a result: its formula with the numbers filled in, its value and unit, how it is known."""
+
+    name: str
+    formula: str
+    value: int | float
+    unit: str
+    knowledge: Literal["exact", "upper_bound", "estimated", "measured"] = "exact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSize:
+    """One memory of one layer, for the whole batch, in bytes."""
+
+    index: int
+    kind: Kind
+    resident_bytes: int
+    bytes_per_token: int
+    formula: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeResult:
+    """The whole answer for one model, context, batch and format; all figures are for the whole batch, in bytes."""
+
+    model: str
+    model_type: str
+    knowledge: Knowledge
+    kv_dtype: str
+    tokens: int
+    batch: int
+    resident_bytes: int
+    bytes_per_token: int
+    state_bytes: int
+    layers: tuple[LayerSize, ...]
+    terms: tuple[Term, ...]
+    notes: tuple[str, ...]
+
+
+def growth_laws(model: Model, kv: KVFormat, source_tokens: int | None = None) -> tuple[tuple[Growth, int], ...]:
+    """The model's distinct growth laws in a format, each with the number of memories that follow it."""
+    return tuple((memory.growth(kv, source_tokens), count) for memory, count in model.groups)
+
+
+def resident_bytes(model: Model, tokens: int, kv: KVFormat, batch: int = 1, source_tokens: int | None = None) -> int:
+    """Bytes that `batch` requests of `tokens` tokens make the model remember.
+
+    Raises UnitError for tokens or a batch out of range, or a format that does not suit the model.
+    """
+    check_tokens(tokens)
+    check_batch(batch)
+    return batch * sum(count * law.at(tokens) for law, count in growth_laws(model, kv, source_tokens))
+
+
+def state_bytes(model: Model, kv: KVFormat, batch: int = 1, source_tokens: int | None = None) -> int:
+    """Bytes that never grow: recurrent state and cross-attention."""
+    return batch * sum(count * law.constant_bytes for law, count in growth_laws(model, kv, source_tokens))
+
+
+def bytes_per_token(model: Model, tokens: int, kv: KVFormat, batch: int = 1) -> int:
+    """Bytes that one more token adds to each request at `tokens`; a long-run average where tokens share an entry."""
+    return batch * _average(((*law.next_token(tokens), count) for law, count in growth_laws(model, kv)))
+
+
+def _average(parts: Iterable[tuple[int, int, int]]) -> int:
+    # Entries that several tokens share have a fractional cost a token; the sum is rounded once, upwards.
+    whole, shared = 0, 0.0
+    for entry_bytes, tokens_per_entry, count in parts:
+        if entry_bytes % tokens_per_entry == 0:
+            whole += count * (entry_bytes // tokens_per_entry)
+        else:
+            shared += count * entry_bytes / tokens_per_entry
+    return whole + -int(-shared // 1)
+
+
+def size(
+    model: Model, tokens: int, kv_dtype: str = "auto", batch: int = 1, source_tokens: int | None = None
+) -> SizeResult:
+    """The full per-layer result with its terms and notes; see SizeResult.
+
+    Raises UnitError for tokens, a batch or a format that cannot be.
+    """
+    check_tokens(tokens)
+    check_batch(batch)
+    if source_tokens is not None:
+        check_tokens(source_tokens)
+    kv = model.resolve_format(kv_dtype)
+    rows = {
+        memory: (law := memory.growth(kv, source_tokens), law.at(tokens), memory.formula(kv, source_tokens))
+        for memory, _ in model.groups
+    }
+    layers = []
+    for index, memories in enumerate(model.layers):
+        for memory in memories:
+            law, resident, formula = rows[memory]
+            layers.append(
+                LayerSize(
+                    index=index,
+                    kind=memory.kind,
+                    resident_bytes=batch * resident,
+                    bytes_per_token=batch * _average([(*law.next_token(tokens), 1)]),
+                    formula=formula,
+                )
+            )
+    return SizeResult(
+        model=model.name,
+        model_type=model.model_type,
+        knowledge=model.knowledge,
+        kv_dtype=kv.name,
+        tokens=tokens,
+        batch=batch,
+        resident_bytes=sum(layer.resident_bytes for layer in layers),
+        bytes_per_token=bytes_per_token(model, tokens, kv, batch),
+        state_bytes=state_bytes(model, kv, batch, source_tokens),
+        layers=tuple(layers),
+        terms=_terms(model, tokens, kv, batch, source_tokens),
+        notes=_notes(model, tokens, kv),
+    )
+
+
+def _terms(model: Model, tokens: int, kv: KVFormat, batch: int, source_tokens: int | None) -> tuple[Term, ...]:
+    terms = []
+    request = 0
+    for memory, count in model.groups:
+        law = memory.growth(kv, source_tokens)
+        value = count * law.at(tokens)
+        request += value
+        if not value and not law.bytes_per_entry:
+            continue
+        noun = "layer" if count == 1 else "layers"
+        reach = _reach(law, tokens)
+        terms.append(
+            Term(
+                name=f"{count} {memory.kind} {noun}",
+                formula=f"{count} {noun} × {memory.formula(kv, source_tokens)}{reach} = {value:,} B",
+                value=value,
+                unit="B",
+                knowledge=model.knowledge,
+            )
+        )
+    together = " + ".join(f"{term.value:,}" for term in terms) or "0"
+    terms.append(
+        Term(
+            name="one request",
+            formula=f"{together} = {request:,} B",
+            value=request,
+            unit="B",
+            knowledge=model.knowledge,
+        )
+    )
+    terms.append(
+        Term(
+            name="whole batch",
+            formula=f"{batch:,} × {request:,} = {batch * request:,} B",
+            value=batch * request,
+            unit="B",
+            knowledge=model.knowledge,
+        )
+    )
+    return tuple(terms)
+
+
+def _reach(law: Growth, tokens: int) -> str:
+    if not law.bytes_per_entry:
+        return ""
+    entries = tokens // law.tokens_per_entry
+    kept = entries if law.max_entries is None else min(entries, law.max_entries)
+    noun = "tokens" if law.tokens_per_entry == 1 else "entries"
+    return f" × {kept:,} {noun}"
+
+
+def _notes(model: Model, tokens: int, kv: KVFormat) -> tuple[str, ...]:
+    notes = list(model.reading.notes)
+    if model.context_limit is not None and tokens > model.context_limit:
+        notes.append(f"{tokens:,} tokens is beyond this model's limit of {model.context_limit:,}.")
+    laws = [memory.growth(kv) for memory, _ in model.groups]
+    if any(law.tokens_per_entry > 1 and law.bytes_per_entry for law in laws):
+        notes.append("Several tokens share one entry: bytes a token is the long-run average.")
+    if kv.note:
+        notes.append(kv.note)
+    if model.knowledge == "upper_bound":
+        notes.append("An upper bound: the layout was not fully understood, every layer is counted as full attention.")
+    return tuple(notes)
+
+
+def curve(
+    model: Model,
+    tokens: Sequence[int] | np.ndarray,
+    kv: KVFormat,
+    batch: int = 1,
+    source_tokens: int | None = None,
+) -> np.ndarray:
+    """Resident bytes at every context of an array, in closed form; integers, shape as `tokens`."""
+    import numpy as np
+
+    contexts = np.asarray(tokens)
+    largest = int(contexts.max(initial=0))
+    if contexts.size and (int(contexts.min()) < 0 or largest > MAX_TOKENS):
+        raise UnitError(f"tokens: a context is outside 0 … {MAX_TOKENS:,}")
+    laws = growth_laws(model, kv, source_tokens)
+    top = batch * sum(count * (law.constant_bytes + law.bytes_per_entry * (largest + 1)) for law, count in laws)
+    contexts = contexts.astype(np.int64 if top < _INT64_SAFE else object)
+    total = np.zeros_like(contexts)
+    for law, count in laws:
+        entries = contexts // law.tokens_per_entry
+        if law.max_entries is not None:
+            entries = np.minimum(entries, law.max_entries)
+        total = total + count * (law.constant_bytes + law.bytes_per_entry * entries)
+    return total * batch
+
+
+def max_tokens(
+    model: Model, budget_bytes: int, kv: KVFormat, batch: int = 1, source_tokens: int | None = None
+) -> int | None:
+    """The longest context that `batch` requests can have in `budget_bytes`, or None when nothing ever fills it.
+
+    -1 means that not even an empty request fits. The growth never decreases, so bisection is exact.
+    """
+    check_batch(batch)
+    laws = growth_laws(model, kv, source_tokens)
+
+    def need(tokens: int) -> int:
+        return batch * sum(count * law.at(tokens) for law, count in laws)
+
+    if need(0) > budget_bytes:
+        return -1
+    if all(law.bytes_per_entry == 0 or law.max_entries is not None for law, _ in laws):
+        ceiling = max((law.max_entries or 0) * law.tokens_per_entry for law, _ in laws) if laws else 0
+        if need(ceiling) <= budget_bytes:
+            return None
+    low, high = 0, 1
+    while need(high) <= budget_bytes:
+        low, high = high, high * 2
+        if high > 2**60:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if need(middle) <= budget_bytes else (low, middle)
+    return low
+
+
+def projections(tokens: int) -> tuple[int, int]:
+    """Key-value projections to produce `tokens` tokens one by one: (with a cache, without).
+
+    With a cache each token is projected once: N. Without, the prefix is projected anew at every step:
+    1 + 2 + … + N = N(N+1)/2.
+    """
+    check_tokens(tokens)
+    return tokens, tokens * (tokens + 1) // 2
