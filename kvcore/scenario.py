@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -102,7 +102,7 @@ def _read_budget(text: str) -> str:
     return text.strip()
 
 
-_READERS = {
+_READERS: dict[str, Callable[[str], Any]] = {
     "model": _read_model,
     "config": _read_config,
     "tokens": parse_tokens,

@@ -13,6 +13,7 @@ from kvcore.model.readers.attention import (
     read_mimo_v2,
     read_nemotron_nas,
     read_openelm,
+    read_step,
 )
 from kvcore.model.readers.encoders import read_bart, read_encoder, read_mllama, read_t5
 from kvcore.model.readers.kimi import read_kimi
@@ -45,7 +46,7 @@ FAMILIES: dict[str, Family] = {
          "ernie4_5_moe", "glm", "glm4", "glm4_moe", "bailing_moe", "bailing_moe_v2", "hunyuan", "hunyuan_v1_dense",
          "hunyuan_v1_moe", "seed_oss", "helium", "phi3small", "deepseek", "aria_text",
          "diffllama", "bitnet", "solar_open", "hy_v3", "sarvam_moe", "jais2", "iquestcoder", "orion", "skywork",
-         "telechat2", "smollm3", "glm4v_text", "glm4v_moe_text", ), _PLAIN),
+         "telechat2", "smollm3", "exaone", "glm4v_text", "glm4v_moe_text", ), _PLAIN),
     **dict.fromkeys(("cohere", "gemma"), Family(read=read_attention, tied=True)),
     **dict.fromkeys(("phi", "nemotron", "persimmon", "arcee", "apertus", "nanochat"),
                     Family(read=read_attention, gated=False)),
@@ -66,6 +67,9 @@ FAMILIES: dict[str, Family] = {
     "openelm": Family(read=read_openelm),
     "nemotron-nas": Family(read=read_nemotron_nas),
     "step3_text": Family(read=read_attention, kv_heads="groups", harmless=("share_q_dim",)),
+    **dict.fromkeys(("step3p5", "step3p7", "step3p7_text"), Family(read=read_step, kv_heads="groups", window="listed_only")),
+    **dict.fromkeys(("granite_swa", "granitemoe_swa", "mellum", "laguna"),
+                    Family(read=read_attention, window="listed_only")),
     # A window in every layer, or from one layer on, where a flag says so.
     **dict.fromkeys(("mistral", "mixtral", "phi3", "phi3_v", "phimoe", "phi4mm", "ministral", "ministral3"), _SLIDING),
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen2_vl", "qwen2_5_vl", "qwen2_vl_text",
@@ -92,7 +96,7 @@ FAMILIES: dict[str, Family] = {
                      "glm_moe_dsa", "youtu", "sarvam_mla", "axk1", "mistral4", "pangu_ultra_moe"), _LATENT),
     "longcat_flash": Family(read=read_latent, options={"attentions_a_layer": 2, "weights_unknown": True}),
     "deepseek_v4": Family(read=read_deepseek_v4),
-    "minimax_m3_vl_text": Family(read=read_minimax_m3),
+    **dict.fromkeys(("minimax_m3", "minimax_m3_vl_text"), Family(read=read_minimax_m3)),
     "kimi_linear": Family(read=read_kimi, state_dtype="fp32"),
     # Recurrent states.
     "mamba": _recurrent("mamba1", "all_state", tied=True,
@@ -111,7 +115,7 @@ FAMILIES: dict[str, Family] = {
     "olmo_hybrid": _recurrent("gdn", "interval"),
     **dict.fromkeys(("lfm2", "lfm2_moe"), _recurrent("conv", "listed", tied=True)),
     **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), _recurrent("lightning", "type_list")),
-    "recurrent_gemma": _recurrent("rg_lru", "cycle", tied=True, state_dtype="fp32"),
+    "recurrent_gemma": _recurrent("rg_lru", "cycle", tied=True, state_dtype="fp32", stated_width_is=2),
     "rwkv": _recurrent("rwkv4", "all_state", options={"weights_unknown": True}),
     **dict.fromkeys(("rwkv5", "rwkv6", "rwkv6qwen2", "rwkv7"),
                     _recurrent("rwkv_matrix", "all_state", options={"weights_unknown": True})),

@@ -47,7 +47,9 @@ class Model:
 
     `layers[i]` holds the memories of layer i: none of them empty, two where a layer keeps two things.
     `model_dtype` is the 16-bit (or other) format that the model is served in; `cache_format` the one that the
-    checkpoint declares for its cache, or None. Counts of parameters are None where the family's shape is not known.
+    checkpoint declares for its cache, or None. `head_dim` is the value width of a query head, `key_head_dim` its key
+    width where that differs; a model without attention has 0 heads. Counts of parameters are None where the family's
+    shape is not known.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Model:
     hidden_size: int
     num_attention_heads: int
     head_dim: int
+    key_head_dim: int | None = None
     vocab_size: int | None = None
     context_limit: int | None = None
     model_dtype: str = "bf16"

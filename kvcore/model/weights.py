@@ -6,6 +6,7 @@ audio towers. Exact bytes come from a safetensors index or a GGUF tensor table w
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from kvcore.model.keys import Keys
@@ -175,8 +176,20 @@ def _sparse_layers(keys: Keys, layers: int) -> tuple[bool, ...]:
     frequency = keys.get("moe_layer_freq")
     if isinstance(frequency, list) and len(frequency) >= layers:
         return tuple(bool(entry) for entry in frequency[:layers])
-    first_dense = _first(keys, "first_k_dense_replace", "moe_layer_num_skipped", "num_dense_layers", default=0)
-    step = _first(keys, "decoder_sparse_step", "interleave_moe_layer_step", "expert_layer_period", default=1) or 1
+    first_dense = _first(
+        keys, "first_k_dense_replace", "moe_layer_num_skipped", "num_dense_layers", "moe_layer_start_index", default=0
+    )
+    step = (
+        _first(
+            keys,
+            "decoder_sparse_step",
+            "interleave_moe_layer_step",
+            "expert_layer_period",
+            "moe_layer_interval",
+            default=1,
+        )
+        or 1
+    )
     offset = _first(keys, "expert_layer_offset", default=step - 1)
     listed = keys.get("mlp_only_layers")
     dense = {entry for entry in listed if isinstance(entry, int)} if isinstance(listed, list) else set()
@@ -188,13 +201,20 @@ def _sparse_layers(keys: Keys, layers: int) -> tuple[bool, ...]:
     )
 
 
+# Embedding and reward models, which end before the output head.
+_HEADLESS = re.compile(r"ForSequenceClassification$|^(Llama|Mistral|Qwen2|Qwen3)Model$")
+
+
 def count_embeddings(keys: Keys, tally: Tally, hidden: int, tied_by_default: bool) -> int | None:
     """Add the embedding and, unless it is tied, the output head; returns the vocabulary size, None where unstated."""
     vocabulary = keys.optional("vocab_size", "padded_vocab_size", "num_embeddings")
     if vocabulary is None:
         return None
     tally.add("embedding", vocabulary * hidden, hidden)
-    if not keys.flag("tie_word_embeddings", tied_by_default):
+    names = keys.raw.get("architectures")
+    if isinstance(names, list) and names and _HEADLESS.search(str(names[0])):
+        keys.know("tie_word_embeddings")
+    elif not keys.flag("tie_word_embeddings", tied_by_default):
         tally.add("output head", vocabulary * hidden)
     else:
         # A tied head is no further parameter, but one token multiplies by it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from kvcore.errors import ConfigError
 from kvcore.model.keys import Keys
@@ -226,6 +227,26 @@ def read_mimo_v2(keys: Keys, family: Family) -> Shape:
         (sliding if law == "sliding" else attention_memory(keys, geometry, law),) for law in laws
     ]
     return finish(keys, family, geometry, layers)
+
+
+def read_step(keys: Keys, family: Family) -> Shape:
+    """Step 3.5 and 3.7: `attention_other_setting` may give sliding layers heads of their own."""
+    geometry = read_geometry(keys, family)
+    laws = layer_laws(keys, family, geometry.layers)
+    keys.know("num_sliding_attention_heads", "share_expert_dim")
+    by_law = {law: attention_memory(keys, geometry, law) for law in dict.fromkeys(laws)}
+    other = keys.child("attention_other_setting")
+    if other is not None and "sliding" in by_law:
+        other.know("attention_type", "true_head_dim")
+        heads = other.integer("num_attention_heads", default=geometry.heads)
+        width = other.integer("head_dim", default=geometry.head_dim, high=2**16)
+        by_law["sliding"] = replace(
+            by_law["sliding"],
+            num_kv_heads=check_kv_heads(heads, other.integer("num_attention_groups", default=geometry.kv_heads)),
+            head_dim=width,
+            v_head_dim=width,
+        )
+    return finish(keys, family, geometry, [(by_law[law],) for law in laws])
 
 
 def read_nemotron_nas(keys: Keys, family: Family) -> Shape:

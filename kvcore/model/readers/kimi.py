@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvcore.errors import ConfigError
 from kvcore.model.keys import Keys
 from kvcore.model.memories import Memory
-from kvcore.model.readers.latent import latent_memory, mla_layer_parameters
+from kvcore.model.readers.latent import key_width, latent_memory, mla_layer_parameters
 from kvcore.model.readers.recurrent import kimi_delta
 from kvcore.model.readers.shape import Family, Shape, read_heads, read_hidden, read_layers
 from kvcore.model.weights import Tally, count_embeddings, read_feed_forward
@@ -31,6 +31,7 @@ def read_kimi(keys: Keys, family: Family) -> Shape:
         hidden_size=hidden,
         num_attention_heads=heads,
         head_dim=keys.integer("v_head_dim", high=2**16),
+        key_head_dim=key_width(keys),
         vocab_size=vocabulary,
         experts=feed_forward.experts,
         tally=tally,

@@ -49,6 +49,12 @@ def latent_memory(keys: Keys) -> Latent:
     return Latent(kv_lora_rank=rank, qk_rope_head_dim=rope, packed_bytes=packed)
 
 
+def key_width(keys: Keys) -> int:
+    """The width of one query head's key: the part without position and the rotary part."""
+    nope = keys.integer("qk_nope_head_dim", low=0, high=2**16)
+    return nope + keys.integer("qk_rope_head_dim", low=0, high=2**16)
+
+
 def indexer_layers(keys: Keys, layers: int) -> tuple[bool, ...]:
     """Which layers have a sparse-attention indexer of their own; others reuse an earlier one's choice (GLM-5.2)."""
     if keys.get("index_head_dim") is None:
@@ -102,6 +108,7 @@ def _finish(keys: Keys, family: Family, stack: list[tuple[Memory, ...]], each: i
         hidden_size=hidden,
         num_attention_heads=heads,
         head_dim=keys.integer("v_head_dim", default=max(1, hidden // heads), high=2**16),
+        key_head_dim=key_width(keys),
         vocab_size=vocabulary,
         experts=feed_forward.experts,
         tally=tally,

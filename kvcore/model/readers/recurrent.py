@@ -6,6 +6,7 @@ Shapes follow vLLM 0.33, model_executor/layers/mamba/mamba_utils.py; a convoluti
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from kvcore.errors import ConfigError, UnknownLayoutError
@@ -216,8 +217,8 @@ def read_recurrent(keys: Keys, family: Family) -> Shape:
     return Shape(
         layers=tuple(stack),
         hidden_size=hidden,
-        num_attention_heads=geometry.heads if geometry else 1,
-        head_dim=geometry.head_dim if geometry else 1,
+        num_attention_heads=geometry.heads if geometry else 0,
+        head_dim=geometry.head_dim if geometry else 0,
         vocab_size=vocabulary,
         experts=feed_forward.experts,
         tally=tally if vocabulary and not family.options.get("weights_unknown") else None,
@@ -276,14 +277,29 @@ def _count(tally: Tally, slot: Slot, state_parameters: int, geometry: Geometry |
 def _feed_forward(keys: Keys, family: Family, layers: int, hidden: int, slots: tuple[Slot, ...]) -> FeedForward:
     if family.options.get("no_feed_forward"):
         return FeedForward(hidden=hidden, gated=True, dense_width=0, sparse=(False,) * layers)
-    shape = read_feed_forward(keys, layers, hidden, gated=family.gated, default_width=family.width_factor * hidden)
+    shape = read_feed_forward(
+        keys,
+        layers,
+        hidden,
+        gated=family.gated,
+        default_width=family.width_factor * hidden,
+        stated_width_is=family.stated_width_is,
+    )
+    if keys.flag("block_auto_adjust_ff_dim"):
+        shape = replace(shape, dense_width=_adjusted_width(keys, shape.dense_width))
     if not family.options.get("one_thing_a_layer"):
         return shape
-    from dataclasses import replace
-
     sparse = tuple(slot == "moe" for slot in slots)
     experts = replace(shape.experts, moe_layers=sum(sparse)) if shape.experts else None
     return replace(shape, sparse=sparse, experts=experts)
+
+
+def _adjusted_width(keys: Keys, width: int) -> int:
+    """LFM2: two thirds of the stated width, stretched, rounded up to a multiple (transformers, modeling_lfm2.py)."""
+    factor = keys.get("block_ffn_dim_multiplier")
+    stretch = float(factor) if isinstance(factor, int | float) and 0 < factor < 64 else 1.0
+    multiple = keys.integer("block_multiple_of", default=256)
+    return -(-int(stretch * int(2 * width / 3)) // multiple) * multiple
 
 
 def _all_state(keys: Keys, layers: int) -> tuple[Slot, ...]:

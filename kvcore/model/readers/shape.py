@@ -44,6 +44,7 @@ class Shape:
     hidden_size: int
     num_attention_heads: int
     head_dim: int
+    key_head_dim: int | None = None
     vocab_size: int | None = None
     experts: Experts | None = None
     tally: Tally | None = None

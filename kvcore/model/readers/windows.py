@@ -64,6 +64,13 @@ def _none(keys: Keys, family: Family, layers: int) -> tuple[Law, ...]:
     return ("full",) * layers
 
 
+def _listed_only(keys: Keys, family: Family, layers: int) -> tuple[Law, ...]:
+    """Families whose published files always state `layer_types`: without it there is no rule to follow."""
+    raise UnknownLayoutError(
+        "config.json: layer_types is missing, and this model_type has no rule in its place", keys=("layer_types",)
+    )
+
+
 def _softmax_only(keys: Keys, family: Family, layers: int) -> tuple[Law, ...]:
     """MiniMax-M2: `attn_type_list` is 1 for softmax attention; the family has nothing else."""
     listed = keys.per_layer("attn_type_list", layers)
@@ -157,6 +164,7 @@ def _gpt_neo(keys: Keys, family: Family, layers: int) -> tuple[Law, ...]:
 RULES: dict[str, WindowRule] = {
     "none": _none,
     "softmax_only": _softmax_only,
+    "listed_only": _listed_only,
     "all": _all,
     "qwen": _qwen,
     "every_nth_full": _every_nth_full,

@@ -1,0 +1,179 @@
+"""The same answers for scripts: `python -m kvcore COMMAND … [--json]`.
+
+Exit status 0 for an answer, 2 for input that is wrong or not understood, 1 for anything else. An error is one line on
+stderr; with `--json` also an object on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from kvcore.errors import KVCoreError, UnitError
+from kvcore.model.model import Model
+from kvcore.size import SizeResult, size
+from kvcore.units import check_batch, format_bytes, parse_tokens
+
+DEFAULT_CONTEXTS = "1024,8192,32768,131072"
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are errors of kvcore, so that they reach `--json` too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UnitError(f"{self.prog.removeprefix('python -m ')}: {message}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in given
+    try:
+        options = _parser().parse_args(given)
+        run: Callable[[argparse.Namespace], None] = options.run
+        run(options)
+    except KVCoreError as problem:
+        return _refuse(str(problem), problem.kind, as_json, 2)
+    except BrokenPipeError:
+        # The reader went away (`| head`): nothing is wrong, and nothing more can be written.
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return _refuse("stopped", "unit", as_json, 1)
+    except Exception as problem:
+        return _refuse(f"unexpected {type(problem).__name__}: {problem}", "unit", as_json, 1)
+    return 0
+
+
+def _refuse(message: str, kind: str, as_json: bool, status: int) -> int:
+    line = " ".join(message.split())
+    print(f"kvcore: {line}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": line, "kind": kind}, ensure_ascii=False))
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m kvcore", description="What a language model's KV cache costs.")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    _add_size(commands)
+    _add_sweep(commands)
+    return parser
+
+
+def _add_size(commands: Any) -> None:
+    command = commands.add_parser("size", help="what one request makes a model remember, layer by layer")
+    command.add_argument("model", help="config.json, folder, .gguf, catalogue id, or - for a config.json on stdin")
+    command.add_argument("--tokens", required=True, help="tokens in each request: 8192, 8K, 1M")
+    command.add_argument("--kv-dtype", default="auto", help="cache format: auto, bf16, fp8, q8_0, or K/V")
+    command.add_argument("--batch", default="1", help="requests at once")
+    command.add_argument("--source-tokens", help="encoder or image tokens for cross-attention")
+    command.add_argument("--as", dest="variant", help="a counterfactual: mha, gqa:8, mqa, mla, sliding:4096/6, …")
+    _add_model_options(command)
+    command.set_defaults(run=_size)
+
+
+def _add_model_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--upper-bound", action="store_true", help="answer a layout that is not understood by a bound")
+    command.add_argument("--hub", action="store_true", help="fetch a model that is not in the catalogue from the Hub")
+    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _size(options: argparse.Namespace) -> None:
+    from kvcore import sources
+    from kvcore.variants import variant
+
+    loaded = sources.load(options.model, hub=options.hub, upper_bound=options.upper_bound, stdin=sys.stdin)
+    model = variant(loaded.model, options.variant) if options.variant else loaded.model
+    result = size(
+        model,
+        parse_tokens(options.tokens),
+        options.kv_dtype,
+        _whole(options.batch, "--batch"),
+        None if options.source_tokens is None else parse_tokens(options.source_tokens),
+    )
+    if options.json:
+        print(json.dumps(size_as_dict(result, model), ensure_ascii=False))
+    else:
+        print(size_as_text(result, model))
+
+
+def _whole(text: str, name: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 12:
+        raise UnitError(f"{name}: {text[:20]!r} is not a whole number of requests")
+    return check_batch(int(text))
+
+
+def size_as_dict(result: SizeResult, model: Model) -> dict[str, Any]:
+    """The stable JSON form of a size."""
+    return {
+        "model": result.model,
+        "model_type": result.model_type,
+        "knowledge": result.knowledge,
+        "kv_dtype": result.kv_dtype,
+        "tokens": result.tokens,
+        "batch": result.batch,
+        "resident_bytes": result.resident_bytes,
+        "bytes_per_token": result.bytes_per_token,
+        "state_bytes": result.state_bytes,
+        "layers": [
+            {
+                "index": layer.index,
+                "kind": layer.kind,
+                "resident_bytes": layer.resident_bytes,
+                "bytes_per_token": layer.bytes_per_token,
+                "formula": layer.formula,
+            }
+            for layer in result.layers
+        ],
+        "keys_used": [name for name, _ in model.reading.keys_used],
+        "keys_ignored": list(model.reading.keys_ignored),
+        "notes": list(result.notes),
+        "terms": [
+            {
+                "name": term.name,
+                "formula": term.formula,
+                "value": term.value,
+                "unit": term.unit,
+                "knowledge": term.knowledge,
+            }
+            for term in result.terms
+        ],
+    }
+
+
+def size_as_text(result: SizeResult, model: Model) -> str:
+    """The same answer as a short table for people."""
+    kind = "" if result.knowledge == "exact" else "  (upper bound)"
+    rows = [
+        f"{result.model} · {result.model_type} · {result.kv_dtype} cache{kind}",
+        f"  {'resident':<16}{format_bytes(result.resident_bytes):>12}   {result.resident_bytes:,} B for "
+        f"{result.batch:,} × {result.tokens:,} tokens",
+        f"  {'one more token':<16}{format_bytes(result.bytes_per_token):>12}",
+        f"  {'never grows':<16}{format_bytes(result.state_bytes):>12}",
+    ]
+    rows += [f"  {term.name}: {term.formula}" for term in result.terms]
+    rows += [f"  note: {note}" for note in result.notes]
+    return "\n".join(rows)
+
+
+def _add_sweep(commands: Any) -> None:
+    command = commands.add_parser("sweep", help="models × formats × contexts × hardware, one row a cell")
+    command.add_argument("--models", default="all", help="catalogue ids with commas, or all")
+    command.add_argument("--contexts", default=DEFAULT_CONTEXTS, help="tokens with commas: 8K,32K,128K")
+    command.add_argument("--kv-dtypes", default="auto", help="cache formats with commas")
+    command.add_argument("--gpus", default="", help="accelerator ids with commas")
+    command.add_argument("--format", choices=("csv", "parquet", "json"), default="csv")
+    command.add_argument("--output", help="the file to write (needed for parquet)")
+    command.add_argument("--json", action="store_true", help="the same as --format json")
+    command.set_defaults(run=_sweep)
+
+
+def _sweep(options: argparse.Namespace) -> None:
+    from kvcore.sweep_table import sweep_rows, write_rows
+
+    rows = sweep_rows(models=options.models, contexts=options.contexts, kv_dtypes=options.kv_dtypes, gpus=options.gpus)
+    write_rows(rows, "json" if options.json else options.format, options.output)
