@@ -114,6 +114,12 @@ def nearest(model_id: str, count: int = 3) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*sorted(inside, key=len), *close, *alike]))[:count]
 
 
+def hint(model_id: str) -> str:
+    """The end of a message about an id that is not known: the nearest ones, or nothing."""
+    like = nearest(model_id)
+    return f"; nearest: {', '.join(like)}" if like else ""
+
+
 @cache
 def summaries() -> tuple[Summary, ...]:
     """Every model of the catalogue that is understood: popular ones first, then by name."""
@@ -219,9 +225,7 @@ def _by_id() -> dict[str, Entry]:
 def _known(model_id: str) -> Entry:
     entry = find(model_id)
     if entry is None:
-        like = nearest(model_id)
-        hint = f"; nearest: {', '.join(like)}" if like else ""
-        raise ModelError(f"model {model_id.strip()[:120]!r} is not in the catalogue{hint}")
+        raise ModelError(f"model {model_id.strip()[:120]!r} is not in the catalogue{hint(model_id)}")
     return entry
 
 

@@ -15,10 +15,17 @@ KVCoreError
 from __future__ import annotations
 
 
+MAX_MESSAGE = 600
+
+
 class KVCoreError(ValueError):
     """Base of every error that a user's input can cause; its text is one sentence fit to be shown."""
 
     kind = "unit"
+
+    def __init__(self, message: str) -> None:
+        # A name or a value out of somebody's file can be of any length; a message is one readable sentence.
+        super().__init__(message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…")
 
 
 class ConfigError(KVCoreError):

@@ -7,14 +7,12 @@ of it, and nothing is kept that a model's shape does not need: a vocabulary is s
 from __future__ import annotations
 
 import math
-import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, NoReturn, TypeAlias
 
 from kvcore.errors import ConfigError, SourceError
-from kvcore.model.model import WeightPart
 from kvcore.units import format_bytes
 
 
@@ -122,7 +120,8 @@ _U32, _U64, _START = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<4
 # Far above every published file, and far below what would cost memory or minutes.
 _MAX_KEYS, _MAX_TENSORS, _MAX_NAME = 2**16, 2**17, 1024
 _MAX_LENGTH = 2**30  # of a string in bytes or an array in elements, as in llama.cpp
-_MAX_WALKED = 2**23  # elements without a fixed size, all arrays together
+_MAX_WALKED = 2**22  # elements without a fixed size, all arrays together
+_NESTED_COSTS = 64  # an array within an array, in such elements
 _MAX_DEPTH = 4
 _KEEP_ELEMENTS, _KEEP_ALTOGETHER, _KEEP_TEXT = 8192, 2**20, 1024
 _CHUNK = 2**20
@@ -196,7 +195,7 @@ class _Cursor:
         """Count elements that must be walked one by one; ConfigError beyond any vocabulary's size."""
         self.walked += elements
         if self.walked > _MAX_WALKED:
-            _malformed(f"{what} brings the strings to {self.walked:,}; expected at most {_MAX_WALKED:,}")
+            _malformed(f"{what} brings strings and nested arrays to {self.walked:,}; expected at most {_MAX_WALKED:,}")
 
     def _window(self, count: int) -> int:
         """Where `count` bytes from the position on lie in the buffer."""
@@ -271,7 +270,7 @@ def _value(cursor: _Cursor, kind: int, key: str, depth: int) -> Value:
     if element == _STRING:
         cursor.skip_strings(count, key)
     elif element == _ARRAY:
-        cursor.spend(count, key)
+        cursor.spend(_NESTED_COSTS * count, key)
         for _ in range(count):
             _value(cursor, _ARRAY, key, depth + 1)
     elif depth == 0 and count <= _KEEP_ELEMENTS and cursor.kept + count <= _KEEP_ALTOGETHER:
@@ -340,55 +339,3 @@ def _length(length: int, what: str) -> int:
 
 def _malformed(problem: str) -> NoReturn:
     raise ConfigError(f"GGUF: {problem}")
-
-
-# What a tensor's name says of its part in the model, first match first; None: no parameter of the model.
-_PARTS: tuple[tuple[re.Pattern[str], str | None], ...] = tuple(
-    (re.compile(pattern), part)
-    for pattern, part in (
-        (r"^rope_(freqs|factors)|\.rope_factors", None),
-        (r"_(ch)?exps\b|\.ffn_(gate|down|up)\.\d+\.", "experts"),
-        (r"_shexp\b", "shared experts"),
-        (r"ffn_gate_inp|exp_probs_b", "router"),
-        (r"^per_layer_token_embd", "per-layer embeddings"),
-        (r"^(token_embd|position_embd|token_types)\.", "embedding"),
-        (r"^output\.", "output head"),
-        (r"norm", "norms"),
-        (r"indexer", "indexer"),
-        (r"\.(ssm_|shortconv|time_mix)", "recurrent layers"),
-        (r"\.(attn|cross_attn)", "attention"),
-        (r"\.(ffn|channel_mix)", "feed-forward"),
-        (r"", "other"),
-    )
-)
-_BLOCK = re.compile(r"^blk\.(\d{1,6})\.")
-
-
-def weight_parts(
-    tensors: tuple[Tensor, ...], layers: int, expert_share: Callable[[int], tuple[int, int]]
-) -> tuple[WeightPart, ...]:
-    """Parameters by kind, exact, from the table of tensors.
-
-    `expert_share` gives (experts a token uses, experts) of a block. Blocks from `layers` on predict further tokens
-    and one token uses none of them. An embedding that no output head stands beside is the head as well.
-    """
-    total: dict[str, int] = {}
-    active: dict[str, int] = {}
-    tied = not any(tensor.name == "output.weight" for tensor in tensors)
-    for tensor in tensors:
-        part = next(part for pattern, part in _PARTS if pattern.search(tensor.name))
-        if part is None:
-            continue
-        found = _BLOCK.match(tensor.name)
-        block = int(found[1]) if found else 0
-        count = used = tensor.parameters
-        if found and block >= layers:
-            part, used = "multi-token prediction", 0
-        elif part == "experts":
-            chosen, experts = expert_share(block)
-            used = count * chosen // experts if experts else count
-        elif part == "per-layer embeddings" or (part == "embedding" and not (tied and "token_embd" in tensor.name)):
-            used = tensor.shape[0] if tensor.shape else count
-        total[part] = total.get(part, 0) + count
-        active[part] = active.get(part, 0) + used
-    return tuple(WeightPart(name=part, parameters=total[part], active_parameters=active[part]) for part in total)

@@ -124,7 +124,7 @@ def _keys(raw: Raw, text: Raw, model_type: str, path: str) -> Keys:
 def _understood(raw: Raw, text: Raw, model_type: str, path: str, name: str) -> Model:
     family = FAMILIES.get(model_type)
     if family is None:
-        shown = model_type or "(none)"
+        shown = model_type[:80] or "(none)"
         raise UnknownLayoutError(
             f"config.json: model_type {shown!r} is not understood, so its cache cannot be sized; "
             "ask for an upper bound to count every layer as full attention",

@@ -7,6 +7,7 @@ audio towers. Exact bytes come from a safetensors index or a GGUF tensor table w
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
 from kvcore.model.keys import Keys
@@ -164,7 +165,8 @@ def _first(keys: Keys, *names: str, default: int = 0) -> int:
     """The first of these sizes, the most common entry where it is a list with one a layer."""
     value = keys.get(*names)
     if isinstance(value, list) and value:
-        value = max(value, key=value.count)
+        sizes = Counter(entry for entry in value if isinstance(entry, int))
+        value = sizes.most_common(1)[0][0] if sizes else value
     return default if value is None else keys.check(value, names, 0, 2**24)
 
 
