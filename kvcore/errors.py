@@ -14,7 +14,6 @@ KVCoreError
 
 from __future__ import annotations
 
-
 MAX_MESSAGE = 600
 
 

@@ -1,8 +1,8 @@
 """Where a model comes from: the catalogue, a file, a folder, pasted text, an upload, or the Hugging Face Hub.
 
-The only module that reads a user's files or touches the network. It reads configurations, indexes, and the headers of
-safetensors and GGUF files: never a tensor, a pickle or code. Only `from_hub`, or `load` with `hub=True`, makes
-requests, and for nothing but config.json, model.safetensors.index.json and the header of model.safetensors.
+The only module that reads a user's files, and the only caller of kvcore.hub, which alone touches the network. It reads
+configurations, indexes, and the headers of safetensors and GGUF files: never a tensor, a pickle or code. Only
+`from_hub`, or `load` with `hub=True`, makes requests.
 """
 
 from __future__ import annotations
@@ -14,27 +14,19 @@ import os
 import re
 import stat
 import sys
-import threading
-import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import IO, Any, BinaryIO, Literal
-from urllib.parse import quote
 
 from kvcore import catalogue
+from kvcore import hub as the_hub
 from kvcore.errors import ConfigError, ModelError, SourceError
+from kvcore.hub import CONFIG, MAX_CONFIG_BYTES
 from kvcore.model import Model, model_from_config, parse_config
-from kvcore.model.safetensors import INDEX, MAX_INDEX_BYTES, SINGLE, header_bytes, index_bytes, measure
-
-MAX_CONFIG_BYTES = 2_000_000
-# What is asked of a single weights file on the Hub: headers of single-file models take tens of kilobytes.
-MAX_REMOTE_HEADER_BYTES = 2**20
+from kvcore.model.safetensors import measure
 
 Origin = Literal["catalogue", "file", "folder", "pasted", "upload", "hub", "gguf"]
-_Fetched = tuple[bytes, int | None, str, str]
-_CONFIG = "config.json"
 _NEVER_OPENED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".py", ".safetensors", ".zip", ".h5", ".npz")
 _FIRST_BYTES = (
     (b"version https://git-lfs", "a Git LFS pointer and not the file itself; fetch it with `git lfs pull`"),
@@ -74,13 +66,13 @@ def load(
         found = getattr(stream, "buffer", stream).read(MAX_CONFIG_BYTES + 1)
         text = found if isinstance(found, str) else _decode(found, "standard input")
         return from_json(text, "standard input", upper_bound=upper_bound)
-    wanted = _without_url(reference)
+    wanted = the_hub.without_url(reference)
     mode = _mode(Path(reference)) if wanted else 0
-    if stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and _mode(Path(reference, _CONFIG))):
+    if stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and _mode(Path(reference, CONFIG))):
         return from_path(reference, upper_bound=upper_bound)
     if catalogue.find(wanted) is not None:
         return from_catalogue(wanted)
-    if hub and _HUB_ID.fullmatch(wanted):
+    if hub and the_hub.HUB_ID.fullmatch(wanted):
         return from_hub(reference, upper_bound=upper_bound)
     if mode:
         return from_path(reference, upper_bound=upper_bound)
@@ -109,13 +101,13 @@ def from_path(path: str | Path, *, upper_bound: bool = False) -> Loaded:
     shown, target = "".join(filter(str.isprintable, str(path)))[-200:], Path(path)
     origin: Origin = "file"
     if stat.S_ISDIR(_mode(target)):
-        shown, target, origin = f"config.json in {shown}", target / _CONFIG, "folder"
+        shown, target, origin = f"config.json in {shown}", target / CONFIG, "folder"
     _refuse_ending(target.name, shown)
     with _open(target, shown) as stream:
         if (gguf := _from_gguf(stream, target.name, shown, upper_bound)) is not None:
             return gguf
         text = _decode(_read(stream, MAX_CONFIG_BYTES, shown), shown)
-    is_config = target.name == _CONFIG
+    is_config = target.name == CONFIG
     model, raw = _understand(text, _folder_name(target.parent) if is_config else target.stem, upper_bound)
     model, detail = _with_weights(model, target.parent) if is_config else (model, "")
     return Loaded(model=model, origin=origin, detail=detail, raw=raw)
@@ -129,7 +121,7 @@ def from_upload(filename: str, data: bytes, *, upper_bound: bool = False) -> Loa
     if (gguf := _from_gguf(stream, name, name, upper_bound)) is not None:
         return gguf
     text = _decode(_read(stream, MAX_CONFIG_BYTES, name), name)
-    model, raw = _understand(text, "" if name == _CONFIG else PurePath(name).stem, upper_bound)
+    model, raw = _understand(text, "" if name == CONFIG else PurePath(name).stem, upper_bound)
     return Loaded(model=model, origin="upload", detail=name, raw=raw)
 
 
@@ -144,24 +136,18 @@ def from_hub(
     cache is read and nothing is requested. Nothing is written. Raises SourceError, one sentence for each way to fail,
     and ConfigError for a configuration that is not understood.
     """
-    wanted, revision = _without_url(repo_id), revision or "main"
-    if not _HUB_ID.fullmatch(wanted):
+    wanted, revision = the_hub.without_url(repo_id), revision or "main"
+    if not the_hub.HUB_ID.fullmatch(wanted):
         raise SourceError(f"{repo_id[:120]!r} is not the id of a model on the Hub; write it as organisation/name")
-    if not _REVISION.fullmatch(revision) or ".." in revision:
-        raise SourceError(f"revision {revision[:120]!r} is not a branch, a tag or a commit")
-    from huggingface_hub import constants
-
-    if constants.is_offline_mode():
-        return _from_hub_cache(wanted, revision, upper_bound)
-    base = (endpoint or constants.ENDPOINT).rstrip("/")
-    if not _ENDPOINT.fullmatch(base):
-        raise SourceError("the Hub's endpoint (HF_ENDPOINT) is not an address such as https://huggingface.co")
-    deadline = time.monotonic() + timeout
-    repository = _Repository(repo_id=wanted, revision=revision, endpoint=base, deadline=deadline)
-    config, total, commit, weights = _within(timeout, repository.fetch, wanted)
-    model, raw = _understand(_decode(config, f"{wanted}'s config.json"), wanted, upper_bound)
-    model = replace(model, checkpoint_bytes=total)
-    return Loaded(model=model, origin="hub", detail=f"revision {commit or revision}; {weights}", raw=raw)
+    if the_hub.is_offline():
+        folder = the_hub.cached_folder(wanted, revision)
+        loaded = from_path(folder, upper_bound=upper_bound)
+        return replace(loaded, origin="hub", detail=f"cached revision {folder.name}; {loaded.detail}")
+    found = the_hub.fetch(wanted, revision, endpoint, timeout)
+    model, raw = _understand(_decode(found.config, f"{wanted}'s config.json"), wanted, upper_bound)
+    model = replace(model, checkpoint_bytes=found.checkpoint_bytes)
+    detail = f"revision {found.commit or revision}; weights {found.weights}"
+    return Loaded(model=model, origin="hub", detail=detail, raw=raw)
 
 
 def _understand(text: str, name: str, upper_bound: bool) -> tuple[Model, dict[str, Any]]:
@@ -267,134 +253,10 @@ def _with_weights(model: Model, folder: Path) -> tuple[Model, str]:
     return replace(model, checkpoint_bytes=found[0]), f"weights measured from {found[1]}"
 
 
-_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_]|[-.](?![-.])){0,94}(?<![-.])"
-_HUB_ID = re.compile(rf"{_NAME}/{_NAME}")
-_REVISION = re.compile(r"[A-Za-z0-9][\w./+-]{0,199}", re.ASCII)
-_ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?(/[\w.~-]+)*", re.ASCII)
-# The address of a model's page, unless it is of another revision than the newest.
-_PAGE = re.compile(
-    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)(?:/(?:tree|blob|resolve)/main.*)?/?(?:[?#].*)?"
-)
-_COMMIT = re.compile(r"[0-9a-f]{7,64}")
-_TOO_SLOW = "the Hub did not answer in time; try again, or give the model's config.json"
-_NO_CONNECTION = "the Hub cannot be reached; check the network, the proxy and HF_ENDPOINT, or give a config.json"
-# By the Hub's own X-Error-Code, else by the status.
-_HUB_ANSWERS = {
-    "GatedRepo": "is gated: accept its terms on its page, then set HF_TOKEN to a token of that account",
-    "RepoNotFound": "is not on the Hub, or is private: check its spelling, or set HF_TOKEN to a token that may read it",
-    "RevisionNotFound": "has no such revision; leave it out for the newest",
-    "EntryNotFound": "has no config.json; it may hold only GGUF files or an adapter: give the model it was made from",
-    "401": "is private, gated, or the token in HF_TOKEN is not valid; check the token",
-    "403": "may not be read with this token; check that HF_TOKEN may read it",
-    "404": "was not found on the Hub; check its spelling",
-    "429": "was not fetched: the Hub's rate limit is reached; wait a few minutes or set HF_TOKEN",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Repository:
-    """One repository at one revision, to be read before `deadline` (of time.monotonic)."""
-
-    repo_id: str
-    revision: str
-    endpoint: str
-    deadline: float
-
-    def fetch(self) -> _Fetched:
-        """config.json, exact bytes of the weights or None, the commit, and how the weights are known."""
-        config, commit = self._get(_CONFIG, MAX_CONFIG_BYTES)
-        # The same commit for the rest, whatever is pushed meanwhile.
-        pinned = replace(self, revision=commit or self.revision)
-        for name, limit in ((INDEX, MAX_INDEX_BYTES), (SINGLE, MAX_REMOTE_HEADER_BYTES)):
-            try:
-                data, _ = pinned._get(name, limit, only_start=name == SINGLE)
-                total = (index_bytes if name == INDEX else header_bytes)(io.BytesIO(data))
-            except SourceError:
-                continue  # It has no such file, or one that does not say.
-            return config, total, commit, f"weights measured from {name}"
-        return config, None, commit, "weights estimated from the configuration"
-
-    def _get(self, filename: str, limit: int, only_start: bool = False) -> tuple[bytes, str]:
-        """A file's bytes, or its first `limit` ones, and the commit that the Hub says it is of."""
-        import httpx2
-        from huggingface_hub import get_session
-
-        url = f"{self.endpoint}/{self.repo_id}/resolve/{quote(self.revision, safe='')}/{filename}"
-        left = max(self.deadline - time.monotonic(), 0.1)
-        limits = httpx2.Timeout(min(left, 10.0), connect=min(left, 5.0))
-        try:
-            with get_session().stream("GET", url, headers=self._headers(only_start, limit), timeout=limits) as answer:
-                if answer.status_code not in (200, 206):
-                    status = str(answer.status_code)
-                    known = _HUB_ANSWERS.get(answer.headers.get("x-error-code", "")) or _HUB_ANSWERS.get(status)
-                    raise SourceError(f"{self.repo_id}: {known or f'the Hub answered with {status}; try again later'}")
-                commits = [one.headers.get("x-repo-commit", "") for one in (*answer.history, answer)]
-                data = bytearray()
-                for chunk in answer.iter_bytes():
-                    data += chunk
-                    if time.monotonic() > self.deadline:
-                        raise httpx2.ReadTimeout("")
-                    if len(data) > limit:
-                        break
-                if len(data) > limit and not only_start:
-                    raise SourceError(f"{self.repo_id}: its {filename} is larger than {limit:,} bytes")
-        except httpx2.TimeoutException:
-            raise SourceError(f"{self.repo_id}: {_TOO_SLOW}") from None
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError):
-            raise SourceError(f"{self.repo_id}: {_NO_CONNECTION}") from None
-        return bytes(data), next((commit for commit in reversed(commits) if _COMMIT.fullmatch(commit)), "")
-
-    def _headers(self, only_start: bool, limit: int) -> dict[str, str]:
-        from huggingface_hub import constants, get_token
-
-        headers = {"user-agent": "kv-cache-explorer", "accept-encoding": "identity"}
-        if only_start:
-            headers["range"] = f"bytes=0-{limit - 1}"
-        # Another address, which a page's visitor may have typed, is not given the operator's token.
-        is_own = self.endpoint == constants.ENDPOINT.rstrip("/")
-        if is_own and not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
-            headers["authorization"] = f"Bearer {token}"
-        return headers
-
-
-def _within(seconds: float, work: Callable[[], _Fetched], repo_id: str) -> _Fetched:
-    """What `work` returns, or SourceError after `seconds`: looking up a host's name heeds no other time limit."""
-    future: Future[_Fetched] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as problem:
-            future.set_exception(problem)
-
-    threading.Thread(target=run, daemon=True, name="hub").start()
-    try:
-        return future.result(seconds + 0.5)
-    except TimeoutError:
-        raise SourceError(f"{repo_id}: {_TOO_SLOW}") from None
-
-
-def _from_hub_cache(repo_id: str, revision: str, upper_bound: bool) -> Loaded:
-    """A model that another program has already downloaded into the library's cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(repo_id, _CONFIG, revision=revision)
-    if not isinstance(found, str):
-        raise SourceError(f"{repo_id}: not in the Hub's cache, and offline mode is on; unset HF_HUB_OFFLINE")
-    loaded = from_path(Path(found).parent, upper_bound=upper_bound)
-    return replace(loaded, origin="hub", detail=f"cached revision {Path(found).parent.name}; {loaded.detail}")
-
-
-def _without_url(text: str) -> str:
-    """`org/name` from the address of a model's page; other text as it is."""
-    found = _PAGE.fullmatch(text.strip())
-    return found[1] if found else text.strip()
-
-
 def _unknown(reference: str, wanted: str) -> str:
     if not wanted:
         return f"no model was named; {_WANTED}, or an id such as Qwen/Qwen3-8B"
     if reference.startswith(("/", ".", "~")) or reference.endswith((".json", ".gguf")):
         return f"{reference[:120]!r}: there is no such file or folder; {_WANTED}"
-    how = "; to fetch it from the Hugging Face Hub, ask for that (--hub)" if _HUB_ID.fullmatch(wanted) else ""
+    how = "; to fetch it from the Hugging Face Hub, ask for that (--hub)" if the_hub.HUB_ID.fullmatch(wanted) else ""
     return f"{reference[:120]!r} is neither a file here nor in the catalogue{catalogue.hint(wanted)}{how}"

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from tests.reference.cases import PUBLISHED, WRITTEN
+from tests.reference.cases import NOT_RUN, PUBLISHED, WRITTEN
 from tests.reference.differences import DIFFERENCES, Difference, expected
 from tests.reference.run import CONFIG_MAPPING, Case, cut, observe, text_config
 from tests.reference.standins import STAND_INS, Written
@@ -22,6 +22,7 @@ from transformers.utils import logging
 from kvcore.errors import KVCoreError
 from kvcore.formats import kv_format
 from kvcore.model import Model, model_from_config
+from kvcore.model.families import FAMILIES
 from kvcore.paths import DATA
 from kvcore.size import resident_bytes
 
@@ -124,3 +125,10 @@ def test_stand_ins_are_for_what_transformers_lacks_or_cannot_run() -> None:
         assert entry.checks
         for check in entry.checks:
             assert architecture(check.file) == entry.architecture, check.file
+
+
+def test_every_model_type_that_both_know_is_run() -> None:
+    run = {name for case in ALL_CASES for name in (case.default_of, case.as_type, outcome(case).model_type)}
+    run |= {architecture(case.file) for case in PUBLISHED}
+    both = {name for name in FAMILIES if name in CONFIG_MAPPING}
+    assert both - run == set(NOT_RUN)

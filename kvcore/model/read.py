@@ -15,7 +15,7 @@ from kvcore.model.keys import Keys, Raw
 from kvcore.model.memories import Attention
 from kvcore.model.model import Model, Reading
 from kvcore.model.quantization import cache_format, weight_format
-from kvcore.model.readers.recurrent import model_dtype
+from kvcore.model.readers.designs import model_dtype
 from kvcore.model.readers.shape import HEAD_DIM_NAMES, HEAD_NAMES, HIDDEN_NAMES, LAYER_NAMES, Family, Shape
 from kvcore.paths import DATA
 

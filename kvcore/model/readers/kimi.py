@@ -5,8 +5,8 @@ from __future__ import annotations
 from kvcore.errors import ConfigError
 from kvcore.model.keys import Keys
 from kvcore.model.memories import Memory
+from kvcore.model.readers.designs import kimi_delta
 from kvcore.model.readers.latent import key_width, latent_memory, mla_layer_parameters
-from kvcore.model.readers.recurrent import kimi_delta
 from kvcore.model.readers.shape import Family, Shape, read_heads, read_hidden, read_layers
 from kvcore.model.weights import Tally, count_embeddings, read_feed_forward
 

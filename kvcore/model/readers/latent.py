@@ -7,6 +7,7 @@ from kvcore.formats import ELEMENT_FORMATS
 from kvcore.model.keys import Keys
 from kvcore.model.memories import INDEXER_FP8, Indexer, Latent, Memory
 from kvcore.model.readers.attention import attention_memory, finish, read_attention, read_geometry
+from kvcore.model.readers.designs import compressor_state
 from kvcore.model.readers.shape import Family, Shape, read_heads, read_hidden, read_layers
 from kvcore.model.weights import Tally, count_embeddings, mla_parameters, read_feed_forward
 
@@ -186,8 +187,6 @@ def _ratios(keys: Keys, layers: int) -> list[int]:
 
 
 def _v4_layer(head_dim: int, rope: int, window: int, ratio: int, index_dim: int) -> tuple[Memory, ...]:
-    from kvcore.model.readers.recurrent import compressor_state
-
     nope = head_dim - rope
     # 448 fp8 numbers, 7 one-byte scales padded to 8, 64 bf16 numbers: 584 bytes.
     packed = nope + 8 + rope * 2 if (nope, rope) == (448, 64) else None

@@ -1,0 +1,176 @@
+"""The command line that other programs rely on: keys, exit statuses, and nothing else on stdout."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcore.cli import main
+from tests.models import LLAMA
+
+KEYS = {
+    "model", "model_type", "knowledge", "kv_dtype", "tokens", "batch", "resident_bytes", "bytes_per_token",
+    "state_bytes", "layers", "keys_used", "keys_ignored", "notes",
+}  # fmt: skip
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(arguments)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    status, out, err = run(capsys, *arguments, "--json")
+    assert (status, err) == (0, "")
+    assert out.count("\n") == 1
+    result: dict[str, Any] = json.loads(out)
+    return result
+
+
+def test_size_of_a_catalogued_model(capsys: pytest.CaptureFixture[str]) -> None:
+    result = answer(capsys, "size", "META-llama/llama-3.3-70b-INSTRUCT", "--tokens", "8192")
+    assert set(result) >= KEYS
+    assert (result["resident_bytes"], result["bytes_per_token"], result["state_bytes"]) == (5 * 2**29, 327_680, 0)
+    assert (result["knowledge"], result["kv_dtype"], result["batch"]) == ("exact", "bf16", 1)
+    assert len(result["layers"]) == 80
+    assert set(result["layers"][0]) == {"index", "kind", "resident_bytes", "bytes_per_token", "formula"}
+    assert result["layers"][3] == result["layers"][0] | {"index": 3}
+    assert "num_key_value_heads" in result["keys_used"]
+
+
+def test_figures_are_for_the_whole_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    one = answer(capsys, "size", "google/gemma-3-27b-it", "--tokens", "2000")
+    many = answer(capsys, "size", "google/gemma-3-27b-it", "--tokens", "2000", "--batch", "7")
+    for key in ("resident_bytes", "bytes_per_token", "state_bytes"):
+        assert many[key] == 7 * one[key]
+    # At 2,000 tokens the windows of 1,024 are full: only the 10 full layers grow.
+    assert one["bytes_per_token"] == 10 * 2 * 16 * 128 * 2
+    sliding = [layer for layer in one["layers"] if layer["kind"] == "sliding"]
+    assert {layer["bytes_per_token"] for layer in sliding} == {0}
+    assert one["state_bytes"] == 0
+
+
+def test_two_memories_have_two_entries_with_one_index(capsys: pytest.CaptureFixture[str]) -> None:
+    result = answer(capsys, "size", "deepseek-ai/DeepSeek-V3.2", "--tokens", "0")
+    assert [(layer["index"], layer["kind"]) for layer in result["layers"][:4]] == [
+        (0, "latent"), (0, "indexer"), (1, "latent"), (1, "indexer"),
+    ]  # fmt: skip
+    assert result["resident_bytes"] == 0
+    assert result["bytes_per_token"] == 61 * (1152 + 132)
+
+
+@pytest.mark.parametrize(
+    ("kv", "per_token"),
+    [("auto", 4096), ("fp8", 2048), ("q8_0", 4352 // 2), ("q8_0/q4_0", 1088 + 576), ("f32", 8192), ("FP16", 4096)],
+)
+def test_cache_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path, kv: str, per_token: int) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | {"num_hidden_layers": 1, "num_key_value_heads": 8, "head_dim": 128}))
+    assert answer(capsys, "size", str(path), "--tokens", "1", "--kv-dtype", kv)["bytes_per_token"] == per_token
+    assert answer(capsys, "size", str(tmp_path), "--tokens", "1", "--kv-dtype", kv)["bytes_per_token"] == per_token
+
+
+def test_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(LLAMA)))
+    assert answer(capsys, "size", "-", "--tokens", "10")["bytes_per_token"] == 4 * 2 * 2 * 64 * 2
+
+
+def test_variants(capsys: pytest.CaptureFixture[str]) -> None:
+    mha = answer(capsys, "size", "meta-llama/Llama-3.3-70B-Instruct", "--tokens", "131072", "--as", "mha")
+    assert mha["resident_bytes"] == 320 * 2**30
+    mla = answer(capsys, "size", "meta-llama/Llama-3.3-70B-Instruct", "--tokens", "1", "--as", "mla")
+    assert mla["resident_bytes"] == 80 * 576 * 2
+
+
+def test_encoders_keep_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    result = answer(capsys, "size", "allenai/longformer-base-4096", "--tokens", "4096")
+    assert result["resident_bytes"] == 0
+    assert {layer["kind"] for layer in result["layers"]} == {"none"}
+
+
+def test_without_json_it_is_a_short_table(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "size", "deepseek-ai/DeepSeek-V3", "--tokens", "1K")
+    assert (status, err) == (0, "")
+    assert "68.62 KiB" in out
+    assert len(out.splitlines()) < 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (("size", "nobody/nothing", "--tokens", "1"), "model"),
+        (("size", "openai/gpt-oss-20b", "--tokens", "-1"), "unit"),
+        (("size", "openai/gpt-oss-20b", "--tokens", "many"), "unit"),
+        (("size", "openai/gpt-oss-20b", "--tokens", "1", "--batch", "0"), "unit"),
+        (("size", "openai/gpt-oss-20b", "--tokens", "1", "--batch", "x"), "unit"),
+        (("size", "openai/gpt-oss-20b", "--tokens", "1", "--kv-dtype", "fp3"), "unit"),
+        (("size", "openai/gpt-oss-20b", "--tokens", "1", "--kv-dtype", "fp8_ds_mla"), "unit"),
+        (("size", "openai/gpt-oss-20b", "--tokens", "1", "--as", "gqa:7"), "unit"),
+        (("size", "openai/gpt-oss-20b"), "unit"),
+        (("size", "openai/gpt-oss-20b", "--tokens", "1", "--frobnicate"), "unit"),
+        (("sweep", "--models", "nobody/nothing"), "model"),
+        (("sweep", "--gpus", "abacus"), "hardware"),
+        (("sweep", "--contexts", "x"), "unit"),
+        (("frobnicate",), "unit"),
+        ((), "unit"),
+    ],
+)
+def test_wrong_input(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], kind: str) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("kvcore: ")
+    assert err.count("\n") == 1
+    status, out, err = run(capsys, *arguments, "--json")
+    assert status == 2
+    refusal = json.loads(out)
+    assert refusal["kind"] == kind
+    assert refusal["error"] in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("{", "config"), ("[1]", "config"), ('{"model_type": "x"}', "config"), ("", "config")]
+)
+def test_wrong_files(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, kind: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    status, out, _ = run(capsys, "size", str(path), "--tokens", "1", "--json")
+    assert status == 2
+    assert json.loads(out)["kind"] == kind
+
+
+def test_upper_bounds_are_labelled(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | {"model_type": "brand_new"}))
+    status, out, _ = run(capsys, "size", str(path), "--tokens", "1", "--json")
+    assert status == 2
+    assert "brand_new" in json.loads(out)["error"]
+    assert answer(capsys, "size", str(path), "--tokens", "1", "--upper-bound")["knowledge"] == "upper_bound"
+
+
+def test_a_sweep_has_a_row_for_every_cell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = ("sweep", "--models", "Qwen/Qwen3-8B,openai/gpt-oss-20b", "--contexts", "1K,8K,32K",
+                 "--kv-dtypes", "bf16,fp8", "--gpus", "h100-sxm,h200-sxm")  # fmt: skip
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0
+    assert len(out.splitlines()) == 1 + 2 * 3 * 2 * 2
+    status, out, _ = run(capsys, *arguments, "--format", "json")
+    rows = json.loads(out)
+    assert rows[0] == rows[0] | {"model": "Qwen/Qwen3-8B", "kv_dtype": "bf16", "tokens": 1024, "gpu": "h100-sxm"}
+    assert rows[0]["resident_bytes"] == 1024 * 147_456
+    path = tmp_path / "sweep.parquet"
+    assert run(capsys, *arguments, "--format", "parquet", "--output", str(path))[0] == 0
+    import pandas as pd
+
+    assert len(pd.read_parquet(path)) == len(rows)
+    status, _, err = run(capsys, *arguments, "--format", "parquet")
+    assert status == 2
+    assert "--output" in err
+    status, _, err = run(capsys, *arguments, "--output", str(tmp_path / "no" / "such" / "folder.csv"))
+    assert status == 2
+    assert "cannot be written" in err
