@@ -40,11 +40,9 @@ def token_steps(model: Model, kv: KVFormat, source_tokens: int | None = None) ->
     Raises UnitError where the format does not suit the model.
     """
     steps = []
-    for memory, layers in model.groups:
+    for memory, layers in model.kept:
         law = memory.growth(kv, source_tokens)
         each = law.bytes_per_entry or law.constant_bytes
-        if not each:
-            continue
         factors = (Factor(value=f"{layers}", what="layer" if layers == 1 else "layers"), *_factors(memory, kv))
         if isinstance(memory, CrossAttention):
             source = memory.source_tokens if source_tokens is None else source_tokens

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kvcore.errors import UnitError
 from kvcore.formats import KVFormat
-from kvcore.model.memories import Growth, Kind
+from kvcore.model.memories import Growth, Kind, Memory
 from kvcore.model.model import Knowledge, Model
 from kvcore.units import MAX_TOKENS, check_batch, check_tokens
 
@@ -64,7 +64,7 @@ class SizeResult:
 
 def growth_laws(model: Model, kv: KVFormat, source_tokens: int | None = None) -> tuple[tuple[Growth, int], ...]:
     """The model's distinct growth laws in a format, each with the number of memories that follow it."""
-    return tuple((memory.growth(kv, source_tokens), count) for memory, count in model.groups)
+    return tuple([(memory.growth(kv, source_tokens), count) for memory, count in model.kept])
 
 
 def resident_bytes(model: Model, tokens: int, kv: KVFormat, batch: int = 1, source_tokens: int | None = None) -> int:
@@ -110,22 +110,21 @@ def size(
     if source_tokens is not None:
         check_tokens(source_tokens)
     kv = model.resolve_format(kv_dtype)
-    rows = {
-        memory: (law := memory.growth(kv, source_tokens), law.at(tokens), memory.formula(kv, source_tokens))
+    by_memory = {
+        memory: _fields(memory, memory.growth(kv, source_tokens), tokens, batch, memory.formula(kv, source_tokens))
         for memory, _ in model.groups
     }
+    # Layers of one kind share one object: looking it up by identity spares hashing it for every layer.
+    by_identity: dict[int, tuple[Kind, int, int, str]] = {}
     layers = []
     for index, memories in enumerate(model.layers):
         for memory in memories:
-            law, resident, formula = rows[memory]
+            row = by_identity.get(id(memory))
+            if row is None:
+                row = by_identity[id(memory)] = by_memory[memory]
+            kind, resident, added, formula = row
             layers.append(
-                LayerSize(
-                    index=index,
-                    kind=memory.kind,
-                    resident_bytes=batch * resident,
-                    bytes_per_token=batch * _average([(*law.next_token(tokens), 1)]),
-                    formula=formula,
-                )
+                LayerSize(index=index, kind=kind, resident_bytes=resident, bytes_per_token=added, formula=formula)
             )
     return SizeResult(
         model=model.name,
@@ -143,15 +142,18 @@ def size(
     )
 
 
+def _fields(memory: Memory, law: Growth, tokens: int, batch: int, formula: str) -> tuple[Kind, int, int, str]:
+    """What every layer with this memory has to say: kind, bytes, bytes a further token, formula."""
+    return memory.kind, batch * law.at(tokens), batch * _average([(*law.next_token(tokens), 1)]), formula
+
+
 def _terms(model: Model, tokens: int, kv: KVFormat, batch: int, source_tokens: int | None) -> tuple[Term, ...]:
     terms = []
     request = 0
-    for memory, count in model.groups:
+    for memory, count in model.kept:
         law = memory.growth(kv, source_tokens)
         value = count * law.at(tokens)
         request += value
-        if not value and not law.bytes_per_entry:
-            continue
         noun = "layer" if count == 1 else "layers"
         reach = _reach(law, tokens)
         terms.append(
@@ -198,8 +200,7 @@ def _notes(model: Model, tokens: int, kv: KVFormat) -> tuple[str, ...]:
     notes = list(model.reading.notes)
     if model.context_limit is not None and tokens > model.context_limit:
         notes.append(f"{tokens:,} tokens is beyond this model's limit of {model.context_limit:,}.")
-    laws = [memory.growth(kv) for memory, _ in model.groups]
-    if any(law.tokens_per_entry > 1 and law.bytes_per_entry for law in laws):
+    if any(law.tokens_per_entry > 1 for law, _ in growth_laws(model, kv)):
         notes.append("Several tokens share one entry: bytes a token is the long-run average.")
     if kv.note:
         notes.append(kv.note)

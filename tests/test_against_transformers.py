@@ -13,10 +13,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-from tests.reference.cases import NOT_RUN, PUBLISHED, WRITTEN
-from tests.reference.differences import DIFFERENCES, Difference, expected
-from tests.reference.run import CONFIG_MAPPING, Case, cut, observe, text_config
-from tests.reference.standins import STAND_INS, Written
 from transformers.utils import logging
 
 from kvcore.errors import KVCoreError
@@ -25,11 +21,15 @@ from kvcore.model import Model, model_from_config
 from kvcore.model.families import FAMILIES
 from kvcore.paths import DATA
 from kvcore.size import resident_bytes
+from tests.reference.cases import NOT_RUN, PUBLISHED, UNLISTED, UNUSUAL, WRITTEN
+from tests.reference.differences import DIFFERENCES, Difference, expected
+from tests.reference.run import CONFIG_MAPPING, Case, cut, observe, text_config
+from tests.reference.standins import STAND_INS, Written
 
 MODELS = DATA / "models"
 STAND_IN_CASES = tuple(check for entry in STAND_INS for check in entry.checks if isinstance(check, Case))
 WRITTEN_OUT = tuple(check for entry in STAND_INS for check in entry.checks if isinstance(check, Written))
-ALL_CASES = (*PUBLISHED, *STAND_IN_CASES, *WRITTEN)
+ALL_CASES = (*PUBLISHED, *STAND_IN_CASES, *WRITTEN, *UNLISTED)
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def outcome(case: Case) -> Outcome:
     raw = published(case.file) if case.file else CONFIG_MAPPING[case.default_of]().to_dict()
     raw = cut(json.loads(json.dumps(raw)), case)
     config = text_config(raw, case)
-    if case.default_of:
+    if case.default_of and not case.as_given:
         # What transformers writes, not what it was given.
         raw = json.loads(json.dumps(config.to_dict()))
     try:
@@ -96,6 +96,12 @@ def steps(model: Model) -> tuple[int, ...]:
 def test_every_layer_keeps_what_transformers_keeps(case: Case) -> None:
     lines = outcome(case).differing
     assert not lines, "\n".join(lines[:6])
+
+
+@pytest.mark.parametrize("case", UNUSUAL, ids=lambda case: f"{case.name} with {', '.join(case.change)}")
+def test_what_is_unusual_is_refused_or_right(case: Case) -> None:
+    lines = outcome(case).differing
+    assert not lines or lines[0].startswith("kvcore refuses"), "\n".join(lines[:6])
 
 
 @pytest.mark.parametrize("check", WRITTEN_OUT, ids=lambda check: check.file.removesuffix(".json"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kvcore.formats import KVFormat, kv_format
-from kvcore.model.memories import Kind, Memory
+from kvcore.model.memories import Kind, Memory, NoMemory, SharedCache
 
 Knowledge = Literal["exact", "upper_bound"]
 
@@ -45,7 +45,8 @@ class Reading:
 class Model:
     """What one request makes a model remember, layer by layer, and the facts that others need.
 
-    `layers[i]` holds the memories of layer i: none of them empty, two where a layer keeps two things.
+    `layers[i]` holds the memories of layer i: none of them empty, two where a layer keeps two things. `groups` are the
+    distinct memories with their counts, `kept` those of them that take any bytes.
     `model_dtype` is the 16-bit (or other) format that the model is served in; `cache_format` the one that the
     checkpoint declares for its cache, or None. `head_dim` is the value width of a query head, `key_head_dim` its key
     width where that differs; a model without attention has 0 heads. Counts of parameters are None where the family's
@@ -70,6 +71,7 @@ class Model:
     knowledge: Knowledge = "exact"
     reading: Reading = field(default_factory=Reading)
     groups: tuple[tuple[Memory, int], ...] = field(init=False, compare=False)
+    kept: tuple[tuple[Memory, int], ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         counts: dict[Memory, int] = {}
@@ -77,6 +79,9 @@ class Model:
             for memory in layer:
                 counts[memory] = counts.get(memory, 0) + 1
         object.__setattr__(self, "groups", tuple(counts.items()))
+        # Layers that read another's cache are all different, and cost nothing: the sums leave them out.
+        kept = (pair for pair in counts.items() if not isinstance(pair[0], SharedCache | NoMemory))
+        object.__setattr__(self, "kept", tuple(kept))
 
     @property
     def total_parameters(self) -> int | None:

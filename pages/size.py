@@ -1,0 +1,50 @@
+"""Size: what one model's cache holds for this many tokens and requests, how it grows, and how that is computed."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvcore.errors import KVCoreError
+from kvcore.formats import KVFormat
+from kvcore.scenario import Scenario
+from kvcore.size import SizeResult, size
+from pages.ui import cards, theme, words
+from pages.ui import size_parts as parts
+from pages.ui.models import Chosen
+
+chosen: Chosen = st.session_state["chosen"]
+scenario: Scenario = st.session_state["scenario"]
+model = chosen.model
+colours = theme.palette()
+source = scenario.source or None
+
+
+def resolve() -> tuple[KVFormat, SizeResult]:
+    """The format and the answer; a format that does not suit the model is named and replaced by the model's own."""
+    try:
+        kv = model.resolve_format(scenario.kv)
+        return kv, size(model, scenario.tokens, kv.name, scenario.batch, source)
+    except KVCoreError as problem:
+        st.warning(f"{problem}. Shown with the model's own format.", icon=":material/info:")
+        return model.resolve_format(), size(model, scenario.tokens, "auto", scenario.batch, source)
+
+
+kv, result = resolve()
+st.title(words.answer(chosen.name, result), anchor=False)
+st.caption(words.scenario_words(chosen, scenario, kv, result))
+cards.row(parts.big_numbers(chosen, scenario, kv, result))
+
+with st.container(key="growth", gap="xsmall"):
+    parts.growth(chosen, scenario, kv, colours)
+
+with st.container(key="layers", gap="xsmall"):
+    parts.layers(model, scenario, kv, colours)
+parts.how(model, kv, result, source)
+left, right = st.columns(2, gap="large")
+with left:
+    parts.inverse(model, scenario, kv)
+with right:
+    parts.saving(model, scenario)
+parts.read(chosen)
+parts.tables(chosen, scenario, kv, result)
+parts.notes()

@@ -1,0 +1,205 @@
+"""The scenario row: model, tokens, requests, cache format, examples, link. The same on every screen."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvcore import catalogue
+from kvcore.errors import KVCoreError
+from kvcore.formats import ELEMENT_FORMATS, KV_FORMATS
+from kvcore.model import Model
+from kvcore.scenario import Scenario
+from kvcore.units import check_batch, format_tokens, parse_tokens
+from pages.ui import models, own, state
+from pages.ui.lessons import LESSONS, label
+from pages.ui.models import OWN, Chosen, Refusal
+
+TOKENS = ("8K", "16K", "32K", "64K", "128K", "256K", "512K", "1M")
+BATCHES = ("1", "2", "4", "8", "10", "16", "32", "64", "128", "256")
+_B = 10**9
+SIZES = {"up to 4B": (0, 4 * _B), "4B to 15B": (4 * _B, 15 * _B), "15B to 80B": (15 * _B, 80 * _B),
+         "over 80B": (80 * _B, 10**6 * _B)}  # fmt: skip
+FORMAT_WORDS = {
+    "fp8_ds_mla": "packed fp8 · latent (MLA) caches only",
+    "turboquant_k8v4": "keys 8 bits, values 4",
+    "turboquant_4bit_nc": "keys and values 4 bits",
+    "turboquant_k3v4_nc": "keys 3 bits, values 4",
+    "turboquant_3bit_nc": "keys and values 3 bits",
+}
+
+
+def scenario_row() -> tuple[Chosen, Scenario]:
+    """Draw the row; returns the model that is shown and the scenario."""
+    chosen, refusal = _chosen()
+    crosses = any(kind == "cross" for kind, _ in chosen.model.kinds)
+    with st.container(key="scenario", gap="xsmall"):
+        widths = [4.4, 1.5, 1.5, 1.8, 1.8, *([1.8] if crosses else [])]
+        picker, tokens, batch, keys, values, *source = st.columns(widths, vertical_alignment="bottom")
+        with picker:
+            _picker()
+        with tokens:
+            _free("tokens", "Tokens", TOKENS, "Length of one request, prompt and answer together. Type 8192, 8K or 1M.")
+        with batch:
+            _free("batch", "Requests", BATCHES, "Requests at once. Each has a cache of its own. Type any number.")
+        with keys:
+            _key_format(chosen.model)
+        with values:
+            _value_format(chosen.model)
+        for column in source:
+            with column:
+                _source(chosen.model)
+        actions = st.container(horizontal=True, gap="small", vertical_alignment="center")
+    now = state.scenario(chosen)
+    with actions:
+        st.menu_button(
+            "Examples", list(LESSONS), key="examples", format_func=label, on_click=_open_example, type="tertiary",
+            icon=":material/school:",
+        )  # fmt: skip
+        with st.popover("Your own model", type="tertiary", icon=":material/upload_file:", key="own_panel"):
+            own.panel()
+        with st.popover("Filter", type="tertiary", icon=":material/filter_list:", key="filter_panel"):
+            _filters()
+        with st.popover("Copy link", type="tertiary", icon=":material/link:", key="link_panel"):
+            _link(chosen, now)
+    own.problems(refusal)
+    return chosen, now
+
+
+def _chosen() -> tuple[Chosen, Refusal | None]:
+    """The model to show, and what was refused: after a refusal the last good model stays."""
+    keep = st.session_state
+    refusal: Refusal | None = keep.get("refusal")
+    if keep["model"] == OWN:
+        return keep["own"], refusal
+    found = models.from_catalogue(keep["model"], bool(keep.get("bound")))
+    if isinstance(found, Refusal):
+        return keep.get("last_good") or models.default(), found
+    keep["last_good"] = found
+    return found, refusal
+
+
+def _picker() -> None:
+    keep = st.session_state
+    labels = models.labels()
+    brought: Chosen | None = keep.get("own")
+    options = ([OWN] if brought else []) + _filtered(labels)
+    if keep["model"] not in options:
+        options.insert(0, keep["model"])
+
+    def shown(option: str) -> str:
+        return f"Yours: {brought.name}" if option == OWN and brought else labels.get(option, option)
+
+    st.selectbox("Model", options, key="model", format_func=shown, on_change=_model_changed)
+
+
+def _model_changed() -> None:
+    st.session_state["bound"] = False
+    st.session_state["refusal"] = None
+
+
+def _filtered(labels: dict[str, str]) -> list[str]:
+    keep = st.session_state
+    family, size, kind = keep.get("filter_family"), keep.get("filter_size"), keep.get("filter_kind")
+    if not (family or size or kind):
+        return list(labels)
+    low, high = SIZES[size] if size else (None, None)
+    found = catalogue.search(family=family, attention=kind, min_parameters=low, max_parameters=high)
+    return [one.entry.model_id for one in found]
+
+
+def _free(key: str, label: str, presets: tuple[str, ...], help_text: str) -> None:
+    """A choice of presets that takes any other value too."""
+    value = st.session_state[key]
+    options = presets if value in presets else (value, *presets)
+    st.selectbox(label, options, key=key, accept_new_options=True, help=help_text, on_change=_tidy, args=(key,))
+
+
+def _tidy(key: str) -> None:
+    """Show what was typed as it is understood: 8192 becomes 8K."""
+    keep = st.session_state
+    try:
+        if key == "tokens":
+            keep[key] = format_tokens(parse_tokens(str(keep[key])))
+        else:
+            keep[key] = str(check_batch(int(str(keep[key]).replace(",", ""))))
+    except (KVCoreError, ValueError):
+        message = (
+            f"{'Tokens' if key == 'tokens' else 'Requests'}: {str(keep[key])[:40]!r} is not a number that can be used"
+        )
+        keep.setdefault("problems", []).append(
+            f"{message}; write for example {'8192, 8K or 1M' if key == 'tokens' else '10'}."
+        )
+        good = keep.get("good", {}).get(key)
+        keep[key] = format_tokens(good) if key == "tokens" and good is not None else str(good or 1)
+
+
+def _key_format(model: Model) -> None:
+    auto = model.resolve_format("auto").name
+    declared = "declared by the checkpoint" if model.cache_format else "16 bits"
+
+    def shown(name: str) -> str:
+        if name == "auto":
+            return f"auto: {auto}"
+        return name
+
+    label = "Latent in" if _only_latent(model) else "Keys in"
+    st.selectbox(
+        label, ["auto", *KV_FORMATS], key="k_format", format_func=shown,
+        help=f"Number format of the cache. auto: {auto} ({declared}). fp8_ds_mla exists for latent (MLA) caches only; "
+        "the turboquant layouts set keys and values together.",
+    )  # fmt: skip
+
+
+def _value_format(model: Model) -> None:
+    keys = st.session_state["k_format"]
+    if _only_latent(model) or (keys != "auto" and keys not in ELEMENT_FORMATS):
+        latent = _only_latent(model)
+        words = "none: one latent" if latent else FORMAT_WORDS.get(keys, "set by the keys")
+        why = (
+            "A latent holds keys and values in one vector." if latent else "This layout sets keys and values together."
+        )
+        st.selectbox("Values in", [words], key=f"v_fixed_{keys}_{latent}", disabled=True, help=why)
+        return
+    st.selectbox(
+        "Values in", [state.SAME, *ELEMENT_FORMATS], key="v_format",
+        format_func=lambda name: "same as keys" if name == state.SAME else name,
+        help="Values can be kept in another format than keys, as in llama.cpp's q8_0 with q4_0.",
+    )  # fmt: skip
+
+
+def _only_latent(model: Model) -> bool:
+    """Whether nothing in the model keeps keys and values as such."""
+    kinds = {kind for kind, _ in model.kinds}
+    return "compressed" in kinds or ("latent" in kinds and not kinds & {"full", "sliding", "chunked"})
+
+
+def _source(model: Model) -> None:
+    largest = max(getattr(memory, "source_tokens", 0) for memory, _ in model.groups)
+    st.text_input(
+        "Source tokens", key="source", placeholder=f"{largest:,} at most",
+        help="Encoder output or image tokens that cross-attention keeps, whatever is generated. Empty: the most there "
+        f"can be, {largest:,}.",
+    )  # fmt: skip
+
+
+def _filters() -> None:
+    found = catalogue.summaries()
+    families, kinds = sorted({one.family for one in found}), sorted({one.attention for one in found})
+    st.selectbox("Family", families, index=None, key="filter_family", placeholder="any")
+    st.selectbox("Size", list(SIZES), index=None, key="filter_size", placeholder="any")
+    st.selectbox("Attention", kinds, index=None, key="filter_kind", placeholder="any")
+    st.caption(f"{len(_filtered(models.labels()))} of {len(models.labels())} models in the list.")
+
+
+def _link(chosen: Chosen, now: Scenario) -> None:
+    if chosen.config is None:
+        st.markdown("This model's configuration is too large for a link. Whoever opens it also needs the file.")
+    else:
+        st.markdown("This address opens exactly this view.")
+    st.code(state.link(now), language=None, wrap_lines=True)
+
+
+def _open_example() -> None:
+    name = st.session_state["examples"]
+    if name in LESSONS:
+        state.show(LESSONS[name])

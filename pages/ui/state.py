@@ -1,0 +1,185 @@
+"""The scenario between the address, the controls and the pages.
+
+The address is read when it was changed from outside (a link, the Back button) and written after every run, so it
+always holds what `Scenario.to_query` says, and a parameter that cannot be read gives a sentence. Streamlit's own
+binding would drop such a parameter without a word, and knows no format for keys and values together.
+
+Controls keep their values in the session under the names of the Scenario's fields. Streamlit forgets a control that
+a page does not show, so `keep` puts the last value back before each run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+from urllib.parse import urlencode
+
+import streamlit as st
+
+from kvcore import catalogue, sources
+from kvcore.errors import KVCoreError, UnitError
+from kvcore.formats import ELEMENT_FORMATS
+from kvcore.scenario import DEFAULT_MODEL, Scenario, decode_config
+from kvcore.units import check_batch, format_tokens, parse_bytes, parse_tokens
+from pages.ui import models
+from pages.ui.models import OWN, Chosen, Refusal
+
+SAME = "same"  # values stored as the keys are
+KEYS = ("model", "tokens", "batch", "k_format", "v_format", "source", "compare", "budget", "bound")
+_SEEN = "seen_query"
+_SHADOW = "shadow"
+
+
+def begin(page: str) -> None:
+    """Take the address's scenario where it was changed from outside; call first in every run."""
+    state = st.session_state
+    query = st.query_params.to_dict()
+    touched = any(key in state and state[key] != state.get(_SHADOW, {}).get(key) for key in KEYS)
+    outside = _SEEN not in state or (query != state[_SEEN] and page == state.get("page") and not touched)
+    if outside:
+        scenario, problems = Scenario.from_query(query)
+        state["problems"] = list(problems)
+        adopt(scenario)
+    else:
+        for key, value in state.get(_SHADOW, {}).items():
+            if key not in state:
+                state[key] = value
+    state["page"] = page
+
+
+def adopt(scenario: Scenario) -> None:
+    """Set every control to a scenario."""
+    state = st.session_state
+    state["model"] = scenario.model
+    if scenario.config:
+        _adopt_config(scenario)
+    elif (entry := catalogue.find(scenario.model)) is None:
+        state.setdefault("problems", []).append(f"The address's model was not taken: {models.unknown(scenario.model)}.")
+        state["model"] = DEFAULT_MODEL
+    else:
+        state["model"] = entry.model_id
+    state["tokens"] = format_tokens(scenario.tokens)
+    state["batch"] = str(scenario.batch)
+    state["k_format"], state["v_format"] = split_formats(scenario.kv)
+    state["source"] = "" if not scenario.source else f"{scenario.source:,}"
+    known = [entry.model_id for one in scenario.compare if (entry := catalogue.find(one))]
+    if len(known) < len(scenario.compare):
+        lost = ", ".join(one for one in scenario.compare if not catalogue.find(one))
+        state.setdefault("problems", []).append(
+            f"The address's compare was not taken: not in the catalogue: {lost[:200]}."
+        )
+    state["compare"] = known
+    state["budget"] = scenario.budget
+    state["bound"] = scenario.bound
+
+
+def show(scenario: Scenario) -> None:
+    """Go to a scenario from a button; whatever was refused before is forgotten."""
+    st.session_state["refusal"] = None
+    adopt(scenario)
+
+
+def _adopt_config(scenario: Scenario) -> None:
+    state = st.session_state
+    text = json.dumps(decode_config(scenario.config))
+    name = "" if scenario.model == DEFAULT_MODEL else scenario.model
+    if not bring(lambda bound: sources.from_json(text, name, upper_bound=bound), name, upper_bound=scenario.bound):
+        state["model"] = DEFAULT_MODEL
+
+
+def bring(load: Callable[[bool], sources.Loaded], name: str = "", *, upper_bound: bool = False) -> bool:
+    """Show the model that `load(upper_bound)` gives; else keep why it was refused, and answer False."""
+    state = st.session_state
+    try:
+        loaded = load(upper_bound)
+    except KVCoreError as problem:
+        keys = getattr(problem, "keys", ())
+        again = (lambda: load(True)) if keys and not upper_bound else None
+        state["refusal"] = Refusal(name=name or "Your configuration", message=str(problem), keys=keys, bound=again)
+        return False
+    state["own"] = models.from_own(loaded, name)
+    state["model"] = OWN
+    state["refusal"] = None
+    state["bound"] = upper_bound
+    return True
+
+
+def split_formats(kv: str) -> tuple[str, str]:
+    """The two controls' values for a scenario's cache format."""
+    first, _, second = kv.partition("/")
+    return (first, second) if second else (kv, SAME)
+
+
+def join_formats(keys: str, values: str, auto: str) -> str:
+    """The scenario's cache format from the two controls; `auto` is what the model's own format is."""
+    if values == SAME:
+        return keys
+    keys = auto if keys == "auto" else keys
+    if keys == values or keys not in ELEMENT_FORMATS:
+        return keys
+    return f"{keys}/{values}"
+
+
+def scenario(chosen: Chosen) -> Scenario:
+    """What the controls say now; a field that cannot be read keeps its last good value and leaves a sentence."""
+    state = st.session_state
+    good = state.setdefault("good", {})
+
+    def read(name: str, reader: Any, plain: Any) -> Any:
+        try:
+            good[name] = reader(state.get(name))
+        except (KVCoreError, ValueError) as problem:
+            message = problem if isinstance(problem, KVCoreError) else f"{name}: {state.get(name)!r} is not a number"
+            state.setdefault("problems", []).append(f"{message}.")
+        return good.get(name, plain)
+
+    own = chosen.id == OWN
+    plain = Scenario()
+    return Scenario(
+        model=(chosen.name if chosen.config else plain.model) if own else chosen.id,
+        config=(chosen.config or "") if own else "",
+        tokens=read("tokens", lambda text: parse_tokens(str(text)), plain.tokens),
+        batch=read("batch", _read_batch, plain.batch),
+        kv=join_formats(state["k_format"], state.get("v_format", SAME), chosen.model.resolve_format().name),
+        compare=tuple(state.get("compare", ())),
+        budget=read("budget", _read_budget, plain.budget),
+        source=read("source", lambda text: parse_tokens(str(text)) if text else 0, 0),
+        bound=bool(state.get("bound")),
+    )
+
+
+def _read_batch(text: Any) -> int:
+    digits = str(text).replace(",", "").strip()
+    if not digits.isdigit() or len(digits) > 12:
+        raise UnitError(f"requests: {str(text)[:40]!r} is not a whole number")
+    return check_batch(int(digits))
+
+
+def _read_budget(text: Any) -> str:
+    parse_bytes(str(text))
+    return str(text).strip()
+
+
+def finish(now: Scenario) -> None:
+    """Write the address, and remember what the controls hold; call last in every run."""
+    state = st.session_state
+    query = now.to_query()
+    if st.query_params.to_dict() != query:
+        st.query_params.from_dict(query)
+    state[_SEEN] = query
+    state[_SHADOW] = {key: state[key] for key in KEYS if key in state}
+
+
+def link(now: Scenario) -> str:
+    """The full address of a scenario on the page that is open."""
+    base = (st.context.url or "").split("?")[0]
+    base += "/" if base.count("/") < 3 else ""
+    query = urlencode(now.to_query(), safe="/,")
+    return f"{base}?{query}" if query else base
+
+
+def field_names() -> tuple[str, ...]:
+    """The scenario's fields, which are the address's parameters."""
+    return tuple(field.name for field in fields(Scenario))

@@ -1,0 +1,47 @@
+"""The figures of the Size screen as tables."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvcore.formats import KVFormat
+from kvcore.model import Model
+from kvcore.scenario import Scenario
+from kvcore.size import SizeResult, bytes_per_token, curve
+from kvcore.units import GIB
+
+
+def contexts(model: Model, scenario: Scenario, kv: KVFormat) -> pd.DataFrame:
+    """Bytes at growing contexts: for one request and for the batch."""
+    marks = {2**n for n in range(10, 21)} | {scenario.tokens}
+    if model.context_limit:
+        marks.add(model.context_limit)
+    tokens = sorted(marks)
+    one = [int(value) for value in curve(model, tokens, kv, 1, scenario.source or None)]
+    return pd.DataFrame(
+        {
+            "tokens": tokens,
+            "one request, bytes": one,
+            "one request, GiB": [value / GIB for value in one],
+            "whole batch, GiB": [value * scenario.batch / GIB for value in one],
+            "next token, bytes": [bytes_per_token(model, n, kv) for n in tokens],
+        }
+    )
+
+
+def layers(result: SizeResult) -> pd.DataFrame:
+    """Bytes of every memory of every layer, for the whole batch."""
+    return pd.DataFrame(
+        {
+            "layer": [layer.index for layer in result.layers],
+            "kind": [layer.kind for layer in result.layers],
+            "resident, bytes": [layer.resident_bytes for layer in result.layers],
+            "next token, bytes": [layer.bytes_per_token for layer in result.layers],
+            "formula": [layer.formula for layer in result.layers],
+        }
+    )
+
+
+def csv(frame: pd.DataFrame) -> bytes:
+    """The table as a CSV file."""
+    return frame.to_csv(index=False).encode()

@@ -1,0 +1,1 @@
+"""What the tests compare kvcore with: runs of transformers' own models, and vLLM's recorded plans."""
