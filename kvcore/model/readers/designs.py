@@ -58,6 +58,8 @@ def _state(design: str, conv: tuple[int, ...], conv_bytes: int, ssm: tuple[int, 
 def mamba1(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
     """Mamba 1: a convolution of `inner` channels and `state` numbers for each of them."""
     expand = keys.integer("mamba_expand", "expand", default=2)
+    # Zamba splits the inner width over heads; together they keep the same state.
+    keys.know("n_mamba_heads")
     inner = hidden * expand
     if family.options.get("inner_is_stated"):
         inner = keys.integer("intermediate_size", default=inner)

@@ -13,6 +13,7 @@ from kvcore.model.weights import Tally, attention_parameters
 _ENCODER_KEYS = (
     "attention_window", "local_attention", "global_attn_every_n_layers", "local_attention_radius", "position_buckets",
     "share_att_key", "sliding_window", "layer_types", "block_size", "num_random_blocks", "attention_type",
+    "conv_kernel_size", "head_dim", "n_groups", "block_sizes",
 )  # fmt: skip
 
 
@@ -68,7 +69,7 @@ def read_bart(keys: Keys, family: Family) -> Shape:
     source = keys.integer(
         "max_source_positions", "max_encoder_position_embeddings", "max_position_embeddings", default=1024
     )
-    keys.know("attention_window", "num_hidden_layers")
+    keys.know("attention_window", "num_hidden_layers", "num_conv_layers", "conv_kernel_sizes")
     stack = _decoder(layers, heads, hidden // heads, source)
     tally = Tally()
     vocabulary = keys.optional("vocab_size")

@@ -26,6 +26,8 @@ def read_recurrent(keys: Keys, family: Family) -> Shape:
     slots = LAYOUTS[str(family.options["layout"])](keys, layers)
     state, state_parameters = DESIGNS[str(family.options["design_of"])](keys, family, hidden)
     geometry = _geometry(keys, family, layers, hidden) if _attends(slots) else None
+    if geometry is None:
+        keys.know("num_attention_heads", "num_key_value_heads", "head_dim")
     memories = {slot: _memories(keys, slot, state, geometry) for slot in set(slots)}
     stack = [memories[slot] for slot in slots]
     tally = Tally()
@@ -139,11 +141,19 @@ _WORDS = {
 }  # fmt: skip
 
 
+# Other ways of saying what such a list says.
+_OTHER_WORDS = (
+    "full_attn_idxs", "attn_layer_indices", "hybrid_layer_ids", "attn_layer_period", "attn_layer_offset",
+    "full_attention_interval", "num_mem_blocks",
+)  # fmt: skip
+
+
 def _listed(keys: Keys, layers: int) -> tuple[Slot, ...]:
     """A list with one word a layer, or a string with one letter a layer."""
     for name in ("layers_block_type", "layer_types", "hybrid_override_pattern"):
         value = keys.get(name)
         if value is not None:
+            keys.know(*_OTHER_WORDS)
             return _words(name, value, layers)
     found = _by_indices(keys, layers)
     if found is None:

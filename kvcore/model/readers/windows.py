@@ -42,6 +42,8 @@ def layer_laws(keys: Keys, family: Family, layers: int, words: tuple[str, ...] =
     if listed is None:
         return RULES[family.window](keys, family, layers)
     keys.know(*_PATTERN_NAMES, "use_sliding_window", "max_window_layers", "window_pattern", *_ROPE_NAMES)
+    if "sliding_attention" not in listed:
+        keys.know(*WINDOW_NAMES)
     laws = []
     for entry in listed:
         if not isinstance(entry, str) or not (entry in _TYPE_WORDS or entry in words):
