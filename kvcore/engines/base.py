@@ -1,0 +1,133 @@
+"""What every engine answers, in one small protocol; the answers explain themselves in terms.
+
+An engine is given a Model and its own settings. It never looks at a model's name: where its rules depend on the
+architecture, the memories say what is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, Protocol
+
+from kvcore.errors import EngineError
+from kvcore.hardware import Accelerator
+from kvcore.model.model import Model
+from kvcore.size import Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Layers that share one table of blocks (or one buffer), on one rank.
+
+    `page_bytes` is one layer's page after padding; `blocks_per_request` None where the engine has no blocks.
+    """
+
+    kind: str
+    layers: int
+    page_bytes: int
+    block_size: int | None = None
+    blocks_per_request: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How one request of `max_model_len` tokens is stored on the fullest rank, in bytes of that rank.
+
+    `bytes_per_block` is one block of the pool that all groups draw from; None, like the other block figures, where
+    the engine has no blocks. `fixed_bytes` are set aside once, whatever the number of requests.
+    """
+
+    engine: str
+    engine_version: str
+    model: str
+    kv_dtype: str
+    max_model_len: int
+    bytes_per_request: int
+    block_size: int | None = None
+    bytes_per_block: int | None = None
+    blocks_per_request: int | None = None
+    fixed_bytes: int = 0
+    groups: tuple[Group, ...] = ()
+    terms: tuple[Term, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What fits in a given memory on each rank, and the lines that the engine prints about it.
+
+    `max_concurrency` counts requests of the layout's length and is exact; `blocks` None where there are none.
+    """
+
+    kv_bytes: int
+    kv_cache_size_tokens: int
+    max_concurrency: Fraction
+    blocks: int | None = None
+    log_lines: tuple[str, ...] = ()
+    terms: tuple[Term, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One flag of an engine on our command line and in our screens, under the engine's own name.
+
+    `kind` says what is read: a whole number, a text, a fraction, or a switch; `field` is the settings' field.
+    """
+
+    flag: str
+    field: str
+    kind: Literal["integer", "text", "fraction", "switch"]
+    help: str
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """What is asked of every engine in the same words; None where the engine's own default is wanted."""
+
+    max_model_len: int | None
+    kv_dtype: str = "auto"
+    tp: int = 1
+    pp: int = 1
+    dcp: int = 1
+    gpu: Accelerator | None = None
+    platform: Literal["cuda", "cpu"] = "cuda"
+    version: str | None = None
+
+
+class Engine(Protocol):
+    """One serving engine. Its settings are a frozen dataclass of its own, made by `settings`."""
+
+    name: str
+    versions: str
+    options: tuple[Option, ...]
+
+    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> Any:
+        """Settings from what is common and from this engine's own options (by field; absent ones are defaults).
+
+        EngineError for what the engine does not support or a version whose rules are not followed.
+        """
+
+    def layout(self, model: Model, settings: Any) -> Layout:
+        """(a) How a request is stored; EngineError for what the engine does not support."""
+
+    def capacity(self, model: Model, settings: Any, kv_bytes: int) -> Capacity:
+        """(c, d) Tokens and requests that fit in `kv_bytes` on each rank, and what the engine logs."""
+
+    def flags(self, model: Model, settings: Any) -> tuple[str, ...]:
+        """(e) The launch command that asks for it, as words."""
+
+
+def split_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each pipeline stage as vLLM splits them: the remainder goes to the stages before the last.
+
+    80 over 3 is 27, 27, 26 (vLLM 0.33, distributed/utils.py). Raises EngineError for more stages than layers.
+    """
+    if not 1 <= stages <= layers:
+        raise EngineError(f"pipeline parallel {stages}: must be within 1 … {layers}, the number of layers")
+    sizes = [layers // stages] * stages
+    for back in range(2, layers % stages + 2):
+        sizes[-back] += 1
+    return tuple(sizes)

@@ -1,0 +1,9 @@
+"""vLLM 0.33: blocks of one pool, shared by groups of layers.
+
+settings.py is what a user may set, specs.py a layer's page, groups.py how layers share blocks, engine.py the answers.
+"""
+
+from kvcore.engines.vllm.engine import VLLM
+from kvcore.engines.vllm.settings import VllmSettings
+
+__all__ = ["VLLM", "VllmSettings"]

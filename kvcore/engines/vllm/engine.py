@@ -1,0 +1,218 @@
+"""vLLM's answers: what a request reserves, how many fit, what is logged, and the command that asks for it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from kvcore.engines.base import Capacity, Group, Layout, split_layers
+from kvcore.engines.vllm.groups import BlockGroup, block_groups
+from kvcore.engines.vllm.packed import is_packed, packed_groups
+from kvcore.engines.vllm.settings import VERSION, VllmSettings
+from kvcore.engines.vllm.specs import block_size, layer_specs, resolve_format
+from kvcore.errors import EngineError
+from kvcore.model.model import Model
+from kvcore.size import Term
+
+
+class Vllm:
+    """vLLM 0.33 (and 0.32 on CPU); see kvcore.engines.base.Engine."""
+
+    name = "vllm"
+    versions = f"vLLM {VERSION}; its log lines also as 0.20 and older printed them"
+
+    def layout(self, model: Model, settings: VllmSettings) -> Layout:
+        """How one request of max_model_len tokens is stored on the fullest rank; EngineError for what is refused."""
+        settings = _adjusted(model, settings)
+        groups = self.groups(model, settings)
+        per_block = max((bytes_ for bytes_ in self.stage_block_bytes(model, settings, groups)), default=0)
+        blocks = sum(group.pages(settings) for group in groups)
+        shown = tuple(_group(group, settings) for group in groups)
+        return Layout(
+            engine=self.name,
+            engine_version=settings.version,
+            model=model.name,
+            kv_dtype=resolve_format(model, settings).name,
+            max_model_len=settings.max_model_len,
+            block_size=self.block_size(model, settings),
+            bytes_per_block=per_block,
+            blocks_per_request=blocks,
+            bytes_per_request=per_block * blocks,
+            groups=shown,
+            terms=_layout_terms(shown, per_block, blocks),
+            notes=_notes(settings, groups),
+        )
+
+    def block_size(self, model: Model, settings: VllmSettings) -> int | None:
+        """The block size that vLLM reports: that of attention, before pages are brought to one size."""
+        if is_packed(model):
+            return block_size(model, settings, resolve_format(model, settings))
+        return next((spec.block_size for own in layer_specs(model, settings) for spec in own), None)
+
+    def groups(self, model: Model, settings: VllmSettings) -> tuple[BlockGroup, ...]:
+        """The groups of layers, formed over all pipeline stages as vLLM does."""
+        if is_packed(model):
+            return packed_groups(model, settings)
+        return block_groups(layer_specs(model, settings), settings)
+
+    def stage_block_bytes(
+        self, model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...]
+    ) -> tuple[int, ...]:
+        """Bytes of one block on each pipeline stage: the widest group's pages of the layers that the stage has."""
+        first, result = 0, []
+        for size in split_layers(len(model.layers), settings.pipeline_parallel_size):
+            layers = range(first, first + size)
+            result.append(max((group.bytes_on(layers) for group in groups), default=0))
+            first += size
+        return tuple(result)
+
+    def capacity(self, model: Model, settings: VllmSettings, kv_bytes: int) -> Capacity:
+        """What fits in `kv_bytes` on every rank: the stage with the largest block decides. EngineError: nothing fits."""
+        layout = self.layout(model, settings)
+        if not layout.bytes_per_block:
+            raise EngineError(f"vllm: {model.name} keeps no cache, so there is no capacity to compute")
+        if settings.num_gpu_blocks_override is not None:
+            blocks = settings.num_gpu_blocks_override
+        else:
+            blocks = kv_bytes // layout.bytes_per_block
+        needed = layout.blocks_per_request or 1
+        concurrency = Fraction(blocks, needed)
+        tokens = int(concurrency * settings.max_model_len)
+        if _is_old(settings.version):
+            # Until 0.20 the line counted the tokens of one group's share of the blocks.
+            tokens = blocks // max(1, len(layout.groups)) * (layout.block_size or 1)
+        starts = layout.bytes_per_request <= kv_bytes - layout.bytes_per_block
+        return Capacity(
+            kv_bytes=kv_bytes,
+            kv_cache_size_tokens=tokens,
+            max_concurrency=concurrency,
+            blocks=blocks,
+            log_lines=_log_lines(tokens, concurrency, settings) if starts else (),
+            terms=_capacity_terms(layout, kv_bytes, blocks, concurrency, tokens, starts),
+        )
+
+    def flags(self, model: Model, settings: VllmSettings) -> tuple[str, ...]:
+        """The `vllm serve` command, only what differs from vLLM's defaults."""
+        words = ["vllm", "serve", model.name, "--max-model-len", str(settings.max_model_len)]
+        pairs = (
+            ("--tensor-parallel-size", settings.tensor_parallel_size, 1),
+            ("--pipeline-parallel-size", settings.pipeline_parallel_size, 1),
+            ("--decode-context-parallel-size", settings.decode_context_parallel_size, 1),
+            ("--kv-cache-dtype", settings.kv_cache_dtype, "auto"),
+            ("--block-size", settings.block_size, None),
+            ("--max-num-batched-tokens", settings.max_num_batched_tokens, None),
+        )
+        for flag, value, default in pairs:
+            if value != default:
+                words += [flag, str(value)]
+        if not settings.enable_prefix_caching:
+            words.append("--no-enable-prefix-caching")
+        if settings.disable_hybrid_kv_cache_manager:
+            words.append("--disable-hybrid-kv-cache-manager")
+        return tuple(words)
+
+
+VLLM = Vllm()
+
+
+def _adjusted(model: Model, settings: VllmSettings) -> VllmSettings:
+    """Settings that vLLM changes by itself: on CPU, MLA models prefill whole and cache no prefixes."""
+    from dataclasses import replace
+
+    from kvcore.model.memories import Latent
+
+    if settings.is_cpu and any(isinstance(memory, Latent) for memory, _ in model.kept):
+        batched = max(settings.max_model_len, settings.batched_tokens)
+        return replace(settings, max_num_batched_tokens=batched, enable_prefix_caching=False)
+    return settings
+
+
+def _is_old(version: str) -> bool:
+    """Versions whose "KV cache size" line counted one group: before 0.21."""
+    parts = version.split(".")
+    try:
+        return (int(parts[0]), int(parts[1])) < (0, 21)
+    except (ValueError, IndexError):
+        raise EngineError(f"vllm: {version[:20]!r} is not a version such as {VERSION}") from None
+
+
+def _group(group: BlockGroup, settings: VllmSettings) -> Group:
+    first = group.members[0].spec
+    kinds = dict.fromkeys(member.spec.kind for member in group.members)
+    return Group(
+        kind="+".join(kinds),
+        layers=len(group.members),
+        page_bytes=first.page_bytes,
+        block_size=first.block_size,
+        blocks_per_request=group.pages(settings),
+    )
+
+
+def _layout_terms(groups: tuple[Group, ...], per_block: int, blocks: int) -> tuple[Term, ...]:
+    terms = [
+        Term(
+            name=f"{group.kind} group of {group.layers} layers",
+            formula=f"{group.blocks_per_request:,} blocks of {group.block_size:,} tokens",
+            value=group.blocks_per_request or 0,
+            unit="blocks",
+        )
+        for group in groups
+    ]
+    terms.append(
+        Term(
+            name="one block of the pool",
+            formula=f"the widest group's pages = {per_block:,} B",
+            value=per_block,
+            unit="B",
+        )
+    )
+    terms.append(
+        Term(
+            name="one request",
+            formula=f"{blocks:,} blocks × {per_block:,} B = {blocks * per_block:,} B",
+            value=blocks * per_block,
+            unit="B",
+        )
+    )
+    return tuple(terms)
+
+
+def _capacity_terms(
+    layout: Layout, kv_bytes: int, blocks: int, concurrency: Fraction, tokens: int, starts: bool
+) -> tuple[Term, ...]:
+    needed = layout.blocks_per_request or 1
+    terms = [
+        Term(
+            name="blocks",
+            formula=f"{kv_bytes:,} B // {layout.bytes_per_block:,} B = {blocks:,}",
+            value=blocks,
+            unit="blocks",
+        ),
+        Term(
+            name="maximum concurrency",
+            formula=f"{blocks:,} / {needed:,} blocks a request = {float(concurrency):.4f}",
+            value=float(concurrency),
+            unit="requests",
+        ),
+        Term(name="KV cache size", formula=f"{tokens:,} tokens", value=tokens, unit="tokens"),
+    ]
+    if not starts:
+        short = layout.bytes_per_request + (layout.bytes_per_block or 0) - kv_bytes
+        terms.append(Term(name="shortfall", formula=f"vLLM refuses to start: {short:,} B short", value=short, unit="B"))
+    return tuple(terms)
+
+
+def _log_lines(tokens: int, concurrency: Fraction, settings: VllmSettings) -> tuple[str, ...]:
+    device = "CPU" if settings.is_cpu else "GPU"
+    size = f"{device} KV cache size: {tokens:,} tokens"
+    most = f"Maximum concurrency for {settings.max_model_len:,} tokens per request: {float(concurrency):.2f}x"
+    return (size, most) if _is_old(settings.version) else (f"{size}, {most}",)
+
+
+def _notes(settings: VllmSettings, groups: tuple[BlockGroup, ...]) -> tuple[str, ...]:
+    notes = []
+    if any(member.spec.kind == "sliding" for group in groups for member in group.members):
+        notes.append(
+            f"Windows also hold the {settings.in_flight_tokens:,} tokens that may be in flight; while decoding, a "
+            "request holds fewer blocks than this."
+        )
+    return tuple(notes)

@@ -1,0 +1,74 @@
+"""What a user of vLLM may set, and the defaults that depend on the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kvcore.errors import EngineError
+from kvcore.units import GIB, check_tokens
+
+VERSION = "0.33.0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmSettings:
+    """vLLM's own flags under their own names, with the facts about the device that its defaults depend on.
+
+    `gpu_bytes` and `compute_capability` describe one device (an H100 unless said). None means vLLM's own default.
+    """
+
+    max_model_len: int
+    kv_cache_dtype: str = "auto"
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
+    block_size: int | None = None
+    max_num_batched_tokens: int | None = None
+    enable_prefix_caching: bool = True
+    disable_hybrid_kv_cache_manager: bool = False
+    async_scheduling: bool = True
+    num_speculative_tokens: int = 0
+    num_gpu_blocks_override: int | None = None
+    platform: Literal["cuda", "cpu"] = "cuda"
+    gpu_bytes: int = 80 * GIB
+    compute_capability: float = 9.0
+    is_a100: bool = False
+    version: str = VERSION
+
+    def __post_init__(self) -> None:
+        check_tokens(self.max_model_len)
+        for name in ("tensor_parallel_size", "pipeline_parallel_size", "decode_context_parallel_size"):
+            if not 1 <= getattr(self, name) <= 4096:
+                raise EngineError(f"vllm: {name} is {getattr(self, name)}; expected 1 … 4,096")
+        if self.max_model_len < 1:
+            raise EngineError("vllm: max_model_len is 0; a request has at least one token")
+        if self.tensor_parallel_size % self.decode_context_parallel_size:
+            raise EngineError(
+                f"vllm: decode_context_parallel_size {self.decode_context_parallel_size} does not divide "
+                f"tensor_parallel_size {self.tensor_parallel_size}"
+            )
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.platform == "cpu"
+
+    @property
+    def batched_tokens(self) -> int:
+        """max_num_batched_tokens as `vllm serve` defaults it (0.33, engine/arg_utils.py): by the GPU's memory."""
+        if self.max_num_batched_tokens is not None:
+            return self.max_num_batched_tokens
+        if self.is_cpu:
+            return 2048
+        if self.gpu_bytes >= 160 * GIB:
+            return 16_384
+        # The driver reports an "80 GB" card as a little less than 80 GiB; vLLM draws its line at 70.
+        return 8192 if self.gpu_bytes >= 70 * GIB and not self.is_a100 else 2048
+
+    @property
+    def in_flight_tokens(self) -> int:
+        """Tokens that may be scheduled before a window's blocks are freed: batches in flight × batched tokens."""
+        if self.is_cpu:
+            return self.batched_tokens
+        batches = self.pipeline_parallel_size + (1 if self.async_scheduling else 0)
+        return batches * self.batched_tokens
