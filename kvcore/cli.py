@@ -10,8 +10,10 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+from kvcore import cli_engine
+from kvcore.cli_options import Parser, add_model_options, term_as_dict
 from kvcore.errors import KVCoreError, UnitError
 from kvcore.model.model import Model
 from kvcore.size import SizeResult, size
@@ -20,19 +22,15 @@ from kvcore.units import check_batch, format_bytes, parse_tokens
 DEFAULT_CONTEXTS = "1024,8192,32768,131072"
 
 
-class _Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are errors of kvcore, so that they reach `--json` too."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UnitError(f"{self.prog.removeprefix('python -m ')}: {message}")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in given
     try:
-        options = _parser().parse_args(given)
+        options, unknown = _parser().parse_known_args(given)
+        options.unknown = unknown
+        if unknown and options.command != "engine":
+            raise UnitError(f"unrecognized arguments: {' '.join(unknown)[:200]}")
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
     except KVCoreError as problem:
@@ -57,10 +55,11 @@ def _refuse(message: str, kind: str, as_json: bool, status: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m kvcore", description="What a language model's KV cache costs.")
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    parser = Parser(prog="python -m kvcore", description="What a language model's KV cache costs.")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     _add_size(commands)
     _add_sweep(commands)
+    cli_engine.add(commands)
     return parser
 
 
@@ -72,14 +71,8 @@ def _add_size(commands: Any) -> None:
     command.add_argument("--batch", default="1", help="requests at once")
     command.add_argument("--source-tokens", help="encoder or image tokens for cross-attention")
     command.add_argument("--as", dest="variant", help="a counterfactual: mha, gqa:8, mqa, mla, sliding:4096/6, …")
-    _add_model_options(command)
+    add_model_options(command)
     command.set_defaults(run=_size)
-
-
-def _add_model_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--upper-bound", action="store_true", help="answer a layout that is not understood by a bound")
-    command.add_argument("--hub", action="store_true", help="fetch a model that is not in the catalogue from the Hub")
-    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _size(options: argparse.Namespace) -> None:
@@ -132,16 +125,7 @@ def size_as_dict(result: SizeResult, model: Model) -> dict[str, Any]:
         "keys_used": [name for name, _ in model.reading.keys_used],
         "keys_ignored": list(model.reading.keys_ignored),
         "notes": list(result.notes),
-        "terms": [
-            {
-                "name": term.name,
-                "formula": term.formula,
-                "value": term.value,
-                "unit": term.unit,
-                "knowledge": term.knowledge,
-            }
-            for term in result.terms
-        ],
+        "terms": [term_as_dict(term) for term in result.terms],
     }
 
 

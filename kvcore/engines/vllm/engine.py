@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
-from kvcore.engines.base import Capacity, Group, Layout, split_layers
+from kvcore.engines.base import Capacity, Common, Group, Layout, split_layers
+from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
 from kvcore.engines.vllm.packed import is_packed, packed_groups
 from kvcore.engines.vllm.settings import VERSION, VllmSettings
 from kvcore.engines.vllm.specs import block_size, layer_specs, resolve_format
 from kvcore.errors import EngineError
+from kvcore.model.memories import Latent
 from kvcore.model.model import Model
 from kvcore.size import Term
+from kvcore.units import GIB
 
 
 class Vllm:
     """vLLM 0.33 (and 0.32 on CPU); see kvcore.engines.base.Engine."""
 
     name = "vllm"
-    versions = f"vLLM {VERSION}; its log lines also as 0.20 and older printed them"
+    versions = f"vLLM {VERSION}; on CPU 0.32; log lines also as 0.20 and older printed them"
+    options = OPTIONS
+
+    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> VllmSettings:
+        """See Engine.settings; `max_model_len` defaults to the model's own limit."""
+        return make_settings(model, common, values)
 
     def layout(self, model: Model, settings: VllmSettings) -> Layout:
         """How one request of max_model_len tokens is stored on the fullest rank; EngineError for what is refused."""
@@ -59,35 +70,66 @@ class Vllm:
     ) -> tuple[int, ...]:
         """Bytes of one block on each pipeline stage: the widest group's pages of the layers that the stage has."""
         first, result = 0, []
-        for size in split_layers(len(model.layers), settings.pipeline_parallel_size):
+        sizes = list(split_layers(len(model.layers), settings.pipeline_parallel_size))
+        # The head that speculates sits behind the last stage's layers.
+        sizes[-1] += settings.mtp_layers
+        for size in sizes:
             layers = range(first, first + size)
             result.append(max((group.bytes_on(layers) for group in groups), default=0))
             first += size
         return tuple(result)
 
     def capacity(self, model: Model, settings: VllmSettings, kv_bytes: int) -> Capacity:
-        """What fits in `kv_bytes` on every rank: the stage with the largest block decides. EngineError: nothing fits."""
+        """What fits in `kv_bytes` on every rank; the stage with the largest block decides. EngineError: no cache."""
         layout = self.layout(model, settings)
         if not layout.bytes_per_block:
             raise EngineError(f"vllm: {model.name} keeps no cache, so there is no capacity to compute")
+        blocks = kv_bytes // layout.bytes_per_block
         if settings.num_gpu_blocks_override is not None:
             blocks = settings.num_gpu_blocks_override
-        else:
-            blocks = kv_bytes // layout.bytes_per_block
+            kv_bytes = blocks * layout.bytes_per_block
         needed = layout.blocks_per_request or 1
         concurrency = Fraction(blocks, needed)
         tokens = int(concurrency * settings.max_model_len)
         if _is_old(settings.version):
             # Until 0.20 the line counted the tokens of one group's share of the blocks.
             tokens = blocks // max(1, len(layout.groups)) * (layout.block_size or 1)
-        starts = layout.bytes_per_request <= kv_bytes - layout.bytes_per_block
+        # One block is never handed out (the null block), so the check is against one less.
+        short = layout.bytes_per_request - (kv_bytes - layout.bytes_per_block)
+        lines = _log_lines(tokens, concurrency, settings)
+        if short > 0:
+            lines = (self._refusal(model, settings, layout, kv_bytes - layout.bytes_per_block),)
         return Capacity(
             kv_bytes=kv_bytes,
             kv_cache_size_tokens=tokens,
             max_concurrency=concurrency,
             blocks=blocks,
-            log_lines=_log_lines(tokens, concurrency, settings) if starts else (),
-            terms=_capacity_terms(layout, kv_bytes, blocks, concurrency, tokens, starts),
+            log_lines=lines,
+            terms=_capacity_terms(layout, kv_bytes, blocks, concurrency, tokens, short),
+        )
+
+    def longest(self, model: Model, settings: VllmSettings, usable_bytes: int) -> int:
+        """The longest max_model_len, up to the one set, whose request fits in `usable_bytes`; 0 when none does."""
+
+        def fits(length: int) -> bool:
+            return self.layout(model, replace(settings, max_model_len=length)).bytes_per_request <= usable_bytes
+
+        low, high = 0, settings.max_model_len
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle - 1)
+        return low
+
+    def _refusal(self, model: Model, settings: VllmSettings, layout: Layout, usable_bytes: int) -> str:
+        """The sentence with which vLLM refuses to start (kv_cache_planning.py)."""
+        if usable_bytes <= 0:
+            return "No available memory for the cache blocks."
+        longest = self.longest(model, settings, usable_bytes)
+        hint = f" Based on the available memory, the estimated maximum model length is {longest}." if longest else ""
+        return (
+            f"To serve at least one request with the model's max seq len ({settings.max_model_len}), "
+            f"({round(layout.bytes_per_request / GIB, 2)} GiB KV cache is needed, which is larger than the available "
+            f"KV cache memory ({round(usable_bytes / GIB, 2)} GiB).{hint}"
         )
 
     def flags(self, model: Model, settings: VllmSettings) -> tuple[str, ...]:
@@ -116,10 +158,6 @@ VLLM = Vllm()
 
 def _adjusted(model: Model, settings: VllmSettings) -> VllmSettings:
     """Settings that vLLM changes by itself: on CPU, MLA models prefill whole and cache no prefixes."""
-    from dataclasses import replace
-
-    from kvcore.model.memories import Latent
-
     if settings.is_cpu and any(isinstance(memory, Latent) for memory, _ in model.kept):
         batched = max(settings.max_model_len, settings.batched_tokens)
         return replace(settings, max_num_batched_tokens=batched, enable_prefix_caching=False)
@@ -177,7 +215,7 @@ def _layout_terms(groups: tuple[Group, ...], per_block: int, blocks: int) -> tup
 
 
 def _capacity_terms(
-    layout: Layout, kv_bytes: int, blocks: int, concurrency: Fraction, tokens: int, starts: bool
+    layout: Layout, kv_bytes: int, blocks: int, concurrency: Fraction, tokens: int, short: int
 ) -> tuple[Term, ...]:
     needed = layout.blocks_per_request or 1
     terms = [
@@ -195,8 +233,7 @@ def _capacity_terms(
         ),
         Term(name="KV cache size", formula=f"{tokens:,} tokens", value=tokens, unit="tokens"),
     ]
-    if not starts:
-        short = layout.bytes_per_request + (layout.bytes_per_block or 0) - kv_bytes
+    if short > 0:
         terms.append(Term(name="shortfall", formula=f"vLLM refuses to start: {short:,} B short", value=short, unit="B"))
     return tuple(terms)
 

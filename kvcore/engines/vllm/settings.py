@@ -15,7 +15,9 @@ VERSION = "0.33.0"
 class VllmSettings:
     """vLLM's own flags under their own names, with the facts about the device that its defaults depend on.
 
-    `gpu_bytes` and `compute_capability` describe one device (an H100 unless said). None means vLLM's own default.
+    `gpu_bytes` and `compute_capability` describe one device (an H100 unless said); `few_batched_tokens` is true of an
+    A100 and a GB10, which have the memory of the larger class and the smaller class's default. `mtp_layers` are layers
+    of a multi-token-prediction head that speculation adds. None means vLLM's own default.
     """
 
     max_model_len: int
@@ -29,11 +31,12 @@ class VllmSettings:
     disable_hybrid_kv_cache_manager: bool = False
     async_scheduling: bool = True
     num_speculative_tokens: int = 0
+    mtp_layers: int = 0
     num_gpu_blocks_override: int | None = None
     platform: Literal["cuda", "cpu"] = "cuda"
     gpu_bytes: int = 80 * GIB
     compute_capability: float = 9.0
-    is_a100: bool = False
+    few_batched_tokens: bool = False
     version: str = VERSION
 
     def __post_init__(self) -> None:
@@ -63,7 +66,7 @@ class VllmSettings:
         if self.gpu_bytes >= 160 * GIB:
             return 16_384
         # The driver reports an "80 GB" card as a little less than 80 GiB; vLLM draws its line at 70.
-        return 8192 if self.gpu_bytes >= 70 * GIB and not self.is_a100 else 2048
+        return 8192 if self.gpu_bytes >= 70 * GIB and not self.few_batched_tokens else 2048
 
     @property
     def in_flight_tokens(self) -> int:

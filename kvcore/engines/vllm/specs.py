@@ -19,6 +19,7 @@ from kvcore.model.model import Model
 SpecKind = Literal["full", "sliding", "chunked", "latent", "indexer", "state", "cross"]
 DEFAULT_BLOCK = 16
 CPU_BLOCK = 128
+_CPU_KERNEL = 32
 # vLLM's MLA kernels want the blocks of hybrid models in multiples of 128 (platforms/interface.py).
 _MLA_HYBRID_ALIGNMENT = 128
 # FlashInfer's gated delta net prefill, chosen on SM90, checkpoints on boundaries of 64 tokens.
@@ -86,7 +87,10 @@ def layer_specs(model: Model, settings: VllmSettings) -> tuple[tuple[Spec, ...],
     growing = [spec for spec in by_memory.values() if spec.kind in ("full", "latent")]
     if states and growing:
         by_memory = _align_hybrid(model, by_memory, max(state.unpadded_bytes for state in states), settings)
-    return tuple(tuple(by_memory[memory] for memory in layer if memory in by_memory) for layer in model.layers)
+    layers = tuple(tuple(by_memory[memory] for memory in layer if memory in by_memory) for layer in model.layers)
+    attends = [layer for layer in layers if any(spec.kind in ("full", "latent") for spec in layer)]
+    # A multi-token-prediction head has whole layers of the kind that the model ends with.
+    return layers + tuple(attends[-1:]) * settings.mtp_layers
 
 
 def _check(model: Model, settings: VllmSettings) -> None:
@@ -125,12 +129,19 @@ def block_size(model: Model, settings: VllmSettings, kv: KVFormat) -> int:
 
 
 def _cpu_block_size(memories: list[Memory], latent: bool, settings: VllmSettings) -> int:
-    """vLLM on CPU (0.32, platforms/cpu.py): 128; MLA only 16; an explicit 16 becomes 32 beside windows."""
+    """vLLM on CPU (0.32, platforms/cpu.py): 128; MLA only 16; beside windows the next multiple of 32."""
     if latent:
         return DEFAULT_BLOCK
-    if settings.block_size is None:
+    asked = settings.block_size
+    if asked is None:
         return CPU_BLOCK
-    return settings.block_size
+    if asked % _CPU_KERNEL == 0:
+        return asked
+    if any(isinstance(memory, Attention) and memory.limit is not None for memory in memories):
+        return _cdiv(asked, _CPU_KERNEL) * _CPU_KERNEL
+    raise EngineError(
+        f"vllm: no common block size for {asked} on CPU, whose attention takes multiples of {_CPU_KERNEL}"
+    )
 
 
 def _spec(memory: Memory, kv: KVFormat, block: int, settings: VllmSettings) -> Spec:
@@ -179,6 +190,9 @@ def state_bytes(state: State, settings: VllmSettings) -> int:
 def _part_bytes(part: StatePart, state: State, tp: int, settings: VllmSettings) -> int:
     shape = list(part.shape)
     element = part.element_bytes
+    if part.name == "convolution":
+        # Tokens that are only proposed have columns of their own until they are accepted.
+        shape[1] += settings.num_speculative_tokens
     if part.name == "convolution" and state.design == "Mamba 2":
         shape[0] = _mamba2_channels(state, shape[0], tp)
     if part.name == "state" and settings.is_cpu and state.design == "Gated delta net":
@@ -197,7 +211,7 @@ def _mamba2_channels(state: State, channels: int, tp: int) -> int:
 
 
 def _align_hybrid(model: Model, specs: dict[Memory, Spec], state: int, settings: VllmSettings) -> dict[Memory, Spec]:
-    """Grow attention blocks until one page holds a state, then pad every state's page to it (_align_hybrid_block_size)."""
+    """Grow attention blocks until one page holds a state, then pad every state's page to it."""
     attention = [spec for spec in specs.values() if spec.kind in ("full", "latent")]
     first = attention[0]
     token = first.unpadded_bytes // first.block_size

