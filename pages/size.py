@@ -6,14 +6,11 @@ import streamlit as st
 
 from kvcore.errors import KVCoreError
 from kvcore.formats import KVFormat
-from kvcore.scenario import Scenario
 from kvcore.size import SizeResult, size
-from pages.ui import cards, theme, words
+from pages.ui import cards, shell, theme, words
 from pages.ui import size_parts as parts
-from pages.ui.models import Chosen
 
-chosen: Chosen = st.session_state["chosen"]
-scenario: Scenario = st.session_state["scenario"]
+chosen, scenario = shell.current()
 model = chosen.model
 colours = theme.palette()
 source = scenario.source or None

@@ -13,7 +13,7 @@ from kvcore.formats import KVFormat
 from kvcore.hardware import CapacityLine
 from kvcore.model import Model
 from kvcore.size import curve, growth_laws
-from kvcore.units import GIB, format_bytes, format_tokens
+from kvcore.units import GIB, MAX_TOKENS, format_bytes, format_tokens
 from pages.ui.theme import FONT_SIZE, Palette, figure, series_colours
 
 _POINTS = 200
@@ -67,7 +67,7 @@ def _ends(tokens: int, limit: int | None) -> tuple[int, int]:
     first = _FIRST
     while first > 16 and first > low / 2:
         first //= 4
-    return first, max(2**20, 4 * high)
+    return first, min(max(2**20, 4 * high), MAX_TOKENS)
 
 
 def _contexts(lines: list[Line], first: int, last: int, tokens: int) -> np.ndarray:

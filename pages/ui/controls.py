@@ -158,7 +158,7 @@ def _value_format(model: Model) -> None:
         why = (
             "A latent holds keys and values in one vector." if latent else "This layout sets keys and values together."
         )
-        st.selectbox("Values in", [words], key=f"v_fixed_{keys}_{latent}", disabled=True, help=why)
+        st.selectbox("Values in", [words], key=f"v_fixed_{keys}_{latent}", help=why)
         return
     st.selectbox(
         "Values in", [state.SAME, *ELEMENT_FORMATS], key="v_format",

@@ -61,20 +61,20 @@ def figures() -> tuple[Figure, ...]:
     llama, small, seven = (catalogue.load(name) for name in (LLAMA_70B, LLAMA_13B, MISTRAL_7B))
     ten = _held(llama, 32, 10)
     steps = ", ".join(_held(seven, thousands) for thousands in (8, 16, 32, 64))
+    a_token = format_bytes(bytes_per_token(seven, 0, seven.resolve_format("bf16")))
     heads = [_held(variant(llama, form), 8) for form in ("mha", "gqa:8", "mqa")]
     return (
         Figure(
             title=f"13B, full multi-head, 8K: {_held(small, 8)}",
-            text=f"Llama 2 13B holds {_held(small, 8)} at 8,192 tokens in 16 bits. The {_held(small, 16)} that is often "
-            "quoted for 8,000 tokens is what it holds at 16,384, or for two requests.",
+            text=f"Llama 2 13B holds {_held(small, 8)} at 8,192 tokens in 16 bits. The {_held(small, 16)} that is "
+            "often quoted for 8,000 tokens is what it holds at 16,384, or for two requests.",
             view=Scenario(model=LLAMA_13B, tokens=8 * _K),
         ),
         _weights(llama),
         Figure(
             title="“8,000 tokens” means 8,192",
-            text=f"Talks round 8K to 64K to thousands. A 7B with grouped queries keeps "
-            f"{format_bytes(bytes_per_token(seven, 0, seven.resolve_format('bf16')))} a token: {steps} at 8,192, 16,384, "
-            "32,768 and 65,536.",
+            text=f"Talks round 8K to 64K to thousands. A 7B with grouped queries keeps {a_token} a token: {steps} at "
+            "8,192, 16,384, 32,768 and 65,536.",
             view=Scenario(model=MISTRAL_7B, tokens=8 * _K),
         ),
         Figure(
@@ -116,7 +116,7 @@ def _deepseek() -> Figure:
     same, six = (1 - bytes_per_token(new, 0, new.resolve_format(name)) / wide for name in ("bf16", "int6"))
     return Figure(
         title=f"DeepSeek-V2 keeps {six:.1%} less",
-        text=f"Against DeepSeek 67B in 16 bits: its latent alone saves {same:.1%}; the paper’s {six:.1%} also stores it in "
-        "6 bits a number.",
+        text=f"Against DeepSeek 67B in 16 bits: its latent alone saves {same:.1%}; the paper’s {six:.1%} also stores "
+        "it in 6 bits a number.",
         view=Scenario(model=DEEPSEEK_V2, compare=(DEEPSEEK_67B,), kv="int6"),
     )

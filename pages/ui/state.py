@@ -169,6 +169,7 @@ def finish(now: Scenario) -> None:
     if st.query_params.to_dict() != query:
         st.query_params.from_dict(query)
     state[_SEEN] = query
+    state["scenario"] = now
     state[_SHADOW] = {key: state[key] for key in KEYS if key in state}
 
 

@@ -81,7 +81,10 @@ def _bf16_keys(place: Place, size: int) -> int:
 
 def _one_more(place: Place, size: int) -> int:
     window = _window(place.piece)
-    return size if window is None or place.tokens < window else size // (window - 1) * window
+    # What transformers itself writes is sliding_window, which already counts the current token.
+    if window is None or place.tokens < window or "sliding_window_size" not in dict(place.model.reading.keys_used):
+        return size
+    return size // (window - 1) * window
 
 
 def _every_head(place: Place, size: int) -> int:

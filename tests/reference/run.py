@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -134,8 +133,8 @@ def text_config(raw: Mapping[str, Any], case: Case) -> PreTrainedConfig:
 def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """The class without a head that transformers has for a configuration."""
     if type(config) in MODEL_MAPPING:
-        found = MODEL_MAPPING[type(config)]
-        return found[0] if isinstance(found, tuple) else found
+        found: Any = MODEL_MAPPING[type(config)]
+        return found[0] if isinstance(found, tuple) else found  # type: ignore[no-any-return]
     module = importlib.import_module(type(config).__module__.replace("configuration_", "modeling_"))
     base = type(config).__name__.removesuffix("Config")
     for name in (f"{base}Model", f"{base.removesuffix('Text')}ThinkerTextModel"):
@@ -153,15 +152,11 @@ class Zeros(torch.nn.Module):
 
 @contextmanager
 def without_numbers() -> Iterator[None]:
-    """The meta device, and the assumption that lets a routing mask be indexed there.
-
-    transformers warns that its optional kernels are not installed and that its own code is slower; on the meta device
-    neither matters.
-    """
+    """The meta device, and the assumption that lets a routing mask be indexed there."""
     before = fx_config.meta_nonzero_assume_all_nonzero
     fx_config.meta_nonzero_assume_all_nonzero = True
     try:
-        with torch.device("meta"), torch.no_grad(), warnings.catch_warnings():
+        with torch.device("meta"), torch.no_grad():
             yield
     finally:
         fx_config.meta_nonzero_assume_all_nonzero = before
@@ -170,7 +165,7 @@ def without_numbers() -> Iterator[None]:
 def observe(case: Case, config: PreTrainedConfig, steps: Sequence[int]) -> Iterator[tuple[int, list[Parts]]]:
     """(tokens so far, the bytes that each layer keeps, by part) after every forward pass of `steps` tokens."""
     with without_numbers():
-        found = model_class(config)
+        found: Any = model_class(config)
         model = found._from_config(config, dtype=torch.bfloat16, attn_implementation=case.attention).eval()
         for module in list(model.modules()):
             for child in case.stub:
@@ -279,7 +274,7 @@ def _returned(model: Any, config: PreTrainedConfig, steps: Sequence[int]) -> Ite
 def _nowhere(model: Any, config: PreTrainedConfig, steps: Sequence[int]) -> Iterator[tuple[int, list[Parts]]]:
     """A model that returns no cache when asked for nothing but its output: an encoder."""
     # Without a padding token there is no warning about padding, which would look at the input's values.
-    model.config.pad_token_id = None
+    model.config.__dict__["pad_token_id"] = None
     for length in steps:
         if model(input_ids=_ids(length)).get("cache") is not None:
             raise AssertionError(f"{type(model).__name__} keeps a cache")
