@@ -11,6 +11,7 @@ import pytest
 
 from kvcore.engines.base import Common, split_layers
 from kvcore.engines.vllm import VLLM, VllmSettings
+from kvcore.engines.vllm.budget import pool
 from kvcore.errors import EngineError
 from kvcore.hardware import accelerator
 from kvcore.model import model_from_config
@@ -175,3 +176,35 @@ def test_speculation_adds_its_layers_and_states() -> None:
     proposed = plan("Qwen/Qwen3-Next-80B-A3B-Instruct", 4096, num_speculative_tokens=2)
     plain = plan("Qwen/Qwen3-Next-80B-A3B-Instruct", 4096)
     assert proposed.groups[0].blocks_per_request == plain.groups[0].blocks_per_request + 2
+
+
+def test_the_pool_is_a_share_of_the_total_less_what_is_there() -> None:
+    """A published start-up log (0.8.1, A100 40 GB): 39.56 GiB × 0.79 less 6.25, 0.09 and 1.49 GiB; it printed 23.46."""
+    gib = 2**30
+    left = pool(
+        total_bytes=int(39.56 * gib),
+        weights_bytes=int(6.25 * gib),
+        non_torch_bytes=int(0.09 * gib),
+        activation_peak_bytes=int(1.49 * gib),
+        cuda_graph_bytes=int(0.38 * gib),
+        utilization=0.79,
+        version="0.8.1",
+    )
+    assert left.kv_bytes / gib == pytest.approx(23.46, abs=0.05)
+
+
+def test_graphs_are_deducted_since_0_21() -> None:
+    """15.2 GiB less 0.88, 0.26, 0.16 and the estimated 0.58 GiB of graphs is 13.32; the log printed 13.33 (0.2x)."""
+    gib = 2**30
+    known = {
+        "total_bytes": 16 * gib,
+        "weights_bytes": int(0.88 * gib),
+        "activation_peak_bytes": int(0.26 * gib),
+        "non_torch_bytes": int(0.16 * gib),
+        "cuda_graph_bytes": int(0.58 * gib),
+        "utilization": 0.95,
+    }
+    assert pool(**known, version="0.21.0").kv_bytes / gib == pytest.approx(13.33, abs=0.015)
+    assert pool(**known, version="0.20.2").kv_bytes - pool(**known).kv_bytes == known["cuda_graph_bytes"]
+    with pytest.raises(EngineError, match="no available memory"):
+        pool(**(known | {"weights_bytes": 16 * gib}))

@@ -34,7 +34,7 @@ class Vllm:
     def layout(self, model: Model, settings: VllmSettings) -> Layout:
         """How one request of max_model_len tokens is stored on the fullest rank; EngineError for what is refused."""
         settings = _adjusted(model, settings)
-        groups = self.groups(model, settings)
+        groups, block = self._plan(model, settings)
         per_block = max((bytes_ for bytes_ in self.stage_block_bytes(model, settings, groups)), default=0)
         blocks = sum(group.pages(settings) for group in groups)
         shown = tuple(_group(group, settings) for group in groups)
@@ -44,7 +44,7 @@ class Vllm:
             model=model.name,
             kv_dtype=resolve_format(model, settings).name,
             max_model_len=settings.max_model_len,
-            block_size=self.block_size(model, settings),
+            block_size=block,
             bytes_per_block=per_block,
             blocks_per_request=blocks,
             bytes_per_request=per_block * blocks,
@@ -53,17 +53,12 @@ class Vllm:
             notes=_notes(settings, groups),
         )
 
-    def block_size(self, model: Model, settings: VllmSettings) -> int | None:
-        """The block size that vLLM reports: that of attention, before pages are brought to one size."""
+    def _plan(self, model: Model, settings: VllmSettings) -> tuple[tuple[BlockGroup, ...], int | None]:
+        """The groups over all pipeline stages, and the block size that vLLM reports: that of attention, unpadded."""
         if is_packed(model):
-            return block_size(model, settings, resolve_format(model, settings))
-        return next((spec.block_size for own in layer_specs(model, settings) for spec in own), None)
-
-    def groups(self, model: Model, settings: VllmSettings) -> tuple[BlockGroup, ...]:
-        """The groups of layers, formed over all pipeline stages as vLLM does."""
-        if is_packed(model):
-            return packed_groups(model, settings)
-        return block_groups(layer_specs(model, settings), settings)
+            return packed_groups(model, settings), block_size(model, settings, resolve_format(model, settings))
+        placed = layer_specs(model, settings)
+        return block_groups(placed, settings), placed[0][0].block_size if placed else None
 
     def stage_block_bytes(
         self, model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...]
@@ -174,11 +169,11 @@ def _is_old(version: str) -> bool:
 
 
 def _group(group: BlockGroup, settings: VllmSettings) -> Group:
-    first = group.members[0].spec
-    kinds = dict.fromkeys(member.spec.kind for member in group.members)
+    first = group.parts[0][0]
+    kinds = dict.fromkeys(spec.kind for spec, _ in group.parts)
     return Group(
         kind="+".join(kinds),
-        layers=len(group.members),
+        layers=group.layers,
         page_bytes=first.page_bytes,
         block_size=first.block_size,
         blocks_per_request=group.pages(settings),
@@ -247,7 +242,7 @@ def _log_lines(tokens: int, concurrency: Fraction, settings: VllmSettings) -> tu
 
 def _notes(settings: VllmSettings, groups: tuple[BlockGroup, ...]) -> tuple[str, ...]:
     notes = []
-    if any(member.spec.kind == "sliding" for group in groups for member in group.members):
+    if any(spec.kind == "sliding" for group in groups for spec, _ in group.parts):
         notes.append(
             f"Windows also hold the {settings.in_flight_tokens:,} tokens that may be in flight; while decoding, a "
             "request holds fewer blocks than this."

@@ -8,62 +8,55 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kvcore.engines.vllm.settings import VllmSettings
-from kvcore.engines.vllm.specs import Spec
+from kvcore.engines.vllm.specs import Placed, Spec
 from kvcore.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One layer's cache in a group: the layer's index and its spec."""
-
-    layer: int
-    spec: Spec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockGroup:
-    """Layers that share one table of blocks."""
+    """Layers that share one table of blocks: their distinct specs, each with the layers that have it."""
 
-    members: tuple[Member, ...]
+    parts: tuple[Placed, ...]
+
+    @property
+    def layers(self) -> int:
+        """How many caches the group has."""
+        return sum(len(layers) for _, layers in self.parts)
 
     def pages(self, settings: VllmSettings) -> int:
         """Blocks that one request claims from the pool for this group."""
-        return max(member.spec.pages(settings) for member in self.members)
+        return max(spec.pages(settings) for spec, _ in self.parts)
 
-    def bytes_on(self, layers: range) -> int:
-        """Page bytes of the group's members among `layers` (a pipeline stage)."""
-        return sum(member.spec.page_bytes for member in self.members if member.layer in layers)
+    def bytes_on(self, stage: range) -> int:
+        """Page bytes of the group's layers on a pipeline stage."""
+        return sum(spec.page_bytes * sum(layer in stage for layer in layers) for spec, layers in self.parts)
 
 
-def block_groups(specs: tuple[tuple[Spec, ...], ...], settings: VllmSettings) -> tuple[BlockGroup, ...]:
+def block_groups(placed: tuple[Placed, ...], settings: VllmSettings) -> tuple[BlockGroup, ...]:
     """The groups of all layers of a model; EngineError where vLLM cannot bring their pages to one size."""
-    members = [Member(layer=layer, spec=spec) for layer, own in enumerate(specs) for spec in own]
-    if not members:
+    if not placed:
         return ()
     if settings.disable_hybrid_kv_cache_manager:
-        members = _promote(members)
-    if len({(member.spec.family, member.spec.block_size) for member in members}) == 1:
-        return (BlockGroup(members=tuple(members)),)
-    return _uniform_pages(_unify(members))
+        placed = _promote(placed)
+    if len({(spec.family, spec.block_size) for spec, _ in placed}) == 1:
+        return (BlockGroup(parts=placed),)
+    return _uniform_pages(_unify(placed))
 
 
-def _promote(members: list[Member]) -> list[Member]:
+def _promote(placed: tuple[Placed, ...]) -> tuple[Placed, ...]:
     """Without the hybrid manager, windows beside full attention are given blocks for every token."""
-    if not any(member.spec.kind in ("full", "latent") for member in members):
-        return members
-    return [
-        replace(member, spec=replace(member.spec, kind="full", reach=None))
-        if member.spec.kind in ("sliding", "chunked")
-        else member
-        for member in members
-    ]
+    if not any(spec.kind in ("full", "latent") for spec, _ in placed):
+        return placed
+    return tuple(
+        (replace(spec, kind="full", reach=None) if spec.kind in ("sliding", "chunked") else spec, layers)
+        for spec, layers in placed
+    )
 
 
-def _unify(members: list[Member]) -> list[Member]:
+def _unify(placed: tuple[Placed, ...]) -> list[Placed]:
     """One page size for all: smaller pages get larger blocks where that divides, else they are padded."""
-    largest = max(member.spec.page_bytes for member in members)
-    unified = {spec: _unified(spec, largest) for spec in {member.spec for member in members}}
-    return [replace(member, spec=unified[member.spec]) for member in members]
+    largest = max(spec.page_bytes for spec, _ in placed)
+    return [(_unified(spec, largest), layers) for spec, layers in placed]
 
 
 def _unified(spec: Spec, largest: int) -> Spec:
@@ -81,15 +74,18 @@ def _unified(spec: Spec, largest: int) -> Spec:
     return replace(spec, page_bytes=largest)
 
 
-def _uniform_pages(members: list[Member]) -> tuple[BlockGroup, ...]:
-    """Buckets of equal specs, split so that groups have (nearly) equal numbers of layers."""
-    buckets: dict[object, list[Member]] = {}
-    for member in members:
-        buckets.setdefault(member.spec, []).append(member)
-    counts = [len(bucket) for bucket in buckets.values()]
+def _uniform_pages(placed: list[Placed]) -> tuple[BlockGroup, ...]:
+    """Buckets of equal specs, split so that groups have (nearly) equal numbers of layers.
+
+    Layers are dealt out in turn, so that pipeline stages get equal shares of each group.
+    """
+    buckets: dict[Spec, list[int]] = {}
+    for spec, layers in placed:
+        buckets.setdefault(spec, []).extend(layers)
+    counts = [len(layers) for layers in buckets.values()]
     size = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
     groups = []
-    for bucket in buckets.values():
-        number = -(-len(bucket) // size)
-        groups += [BlockGroup(members=tuple(bucket[first::number])) for first in range(number)]
+    for spec, unsorted in buckets.items():
+        layers, number = sorted(unsorted), -(-len(unsorted) // size)
+        groups += [BlockGroup(parts=((spec, tuple(layers[first::number])),)) for first in range(number)]
     return tuple(groups)

@@ -7,10 +7,11 @@ Sources: vLLM 0.33, models/deepseek_v4 (attention.py, compressor.py) and v1/core
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
-from kvcore.engines.vllm.groups import BlockGroup, Member
+from kvcore.engines.vllm.groups import BlockGroup
 from kvcore.engines.vllm.settings import VllmSettings
-from kvcore.engines.vllm.specs import Spec, block_size, resolve_format
+from kvcore.engines.vllm.specs import Placed, Spec, block_size, memory_layers, resolve_format
 from kvcore.formats import KVFormat
 from kvcore.model.memories import Indexer, Latent, Memory, State
 from kvcore.model.model import Model
@@ -29,12 +30,11 @@ def packed_groups(model: Model, settings: VllmSettings) -> tuple[BlockGroup, ...
     """The groups of a packed model; EngineError where its format is not the packed one."""
     kv = resolve_format(model, settings)
     block = block_size(model, settings, kv)
-    buckets: dict[object, list[Member]] = {}
-    for layer, memories in enumerate(model.layers):
-        overlapping = any(isinstance(memory, Indexer) for memory in memories)
-        for memory in memories:
-            spec = _spec(memory, kv, block, overlapping)
-            buckets.setdefault((spec.family, spec.block_size), []).append(Member(layer=layer, spec=spec))
+    buckets: dict[object, list[Placed]] = {}
+    for memory, layers in memory_layers(model):
+        overlapping = any(isinstance(beside, Indexer) for beside in model.layers[layers[0]])
+        spec = _spec(memory, kv, block, overlapping)
+        buckets.setdefault((spec.family, spec.block_size), []).append((spec, tuple(layers)))
     repeats = _repeats([bucket for bucket in buckets.values() if _balanced(bucket)])
     return tuple(group for bucket in buckets.values() for group in _split(bucket, repeats))
 
@@ -58,34 +58,34 @@ def _spec(memory: Memory, kv: KVFormat, block: int, overlapping: bool) -> Spec:
 
 
 def _padded(spec: Spec) -> Spec:
-    from dataclasses import replace
-
     return replace(spec, page_bytes=-(-spec.page_bytes // _ROW) * _ROW)
 
 
-def _page_counts(bucket: list[Member]) -> Counter[int]:
-    return Counter(member.spec.page_bytes for member in bucket)
+def _page_layers(bucket: list[Placed]) -> dict[int, int]:
+    """How many layers have each page size."""
+    counts: Counter[int] = Counter()
+    for spec, layers in bucket:
+        counts[spec.page_bytes] += len(layers)
+    return counts
 
 
-def _balanced(bucket: list[Member]) -> bool:
+def _balanced(bucket: list[Placed]) -> bool:
     """Every page size has as many layers as the others: a pattern that can be split."""
-    return len(set(_page_counts(bucket).values())) == 1
+    return len(set(_page_layers(bucket).values())) == 1
 
 
-def _repeats(balanced: list[list[Member]]) -> int | None:
+def _repeats(balanced: list[list[Placed]]) -> int | None:
     """Pattern repeats a group, chosen to pad least, not below what the largest mixed pattern needs; None: no split."""
-    mixed = [max(_page_counts(bucket).values()) for bucket in balanced if len(_page_counts(bucket)) > 1]
+    mixed = [max(_page_layers(bucket).values()) for bucket in balanced if len(_page_layers(bucket)) > 1]
     if not mixed:
         return None
-    counts = [max(_page_counts(bucket).values()) for bucket in balanced]
-    candidates = range(max(mixed), max(max(counts), max(mixed)) + 1)
+    counts = [max(_page_layers(bucket).values()) for bucket in balanced]
+    candidates = range(max(mixed), max(*counts, *mixed) + 1)
     return min(candidates, key=lambda d: (sum(-count % d for count in counts), -d))
 
 
-def _split(bucket: list[Member], repeats: int | None) -> list[BlockGroup]:
-    counts = _page_counts(bucket)
-    number = -(-max(counts.values()) // repeats) if repeats and _balanced(bucket) else 1
-    by_page = [[member for member in bucket if member.spec.page_bytes == page] for page in counts]
+def _split(bucket: list[Placed], repeats: int | None) -> list[BlockGroup]:
+    number = -(-max(_page_layers(bucket).values()) // repeats) if repeats and _balanced(bucket) else 1
     return [
-        BlockGroup(members=tuple(member for one in by_page for member in one[first::number])) for first in range(number)
+        BlockGroup(parts=tuple((spec, layers[first::number]) for spec, layers in bucket)) for first in range(number)
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import lcm
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from kvcore.engines.vllm.settings import VllmSettings
 from kvcore.errors import EngineError
@@ -24,6 +24,10 @@ _CPU_KERNEL = 32
 _MLA_HYBRID_ALIGNMENT = 128
 # FlashInfer's gated delta net prefill, chosen on SM90, checkpoints on boundaries of 64 tokens.
 _GDN_ALIGNMENT = 64
+
+
+# A spec and the layers that have it.
+Placed: TypeAlias = "tuple[Spec, tuple[int, ...]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +78,8 @@ def resolve_format(model: Model, settings: VllmSettings) -> KVFormat:
     return wanted
 
 
-def layer_specs(model: Model, settings: VllmSettings) -> tuple[tuple[Spec, ...], ...]:
-    """The specs of each layer on one tensor-parallel rank, block sizes chosen and states padded.
+def layer_specs(model: Model, settings: VllmSettings) -> tuple[Placed, ...]:
+    """The distinct specs on one tensor-parallel rank and the layers that have them, blocks chosen and states padded.
 
     Raises EngineError for what vLLM refuses.
     """
@@ -87,10 +91,35 @@ def layer_specs(model: Model, settings: VllmSettings) -> tuple[tuple[Spec, ...],
     growing = [spec for spec in by_memory.values() if spec.kind in ("full", "latent")]
     if states and growing:
         by_memory = _align_hybrid(model, by_memory, max(state.unpadded_bytes for state in states), settings)
-    layers = tuple(tuple(by_memory[memory] for memory in layer if memory in by_memory) for layer in model.layers)
-    attends = [layer for layer in layers if any(spec.kind in ("full", "latent") for spec in layer)]
-    # A multi-token-prediction head has whole layers of the kind that the model ends with.
-    return layers + tuple(attends[-1:]) * settings.mtp_layers
+    placed: dict[Spec, list[int]] = {}
+    for memory, layers in memory_layers(model):
+        placed.setdefault(by_memory[memory], []).extend(layers)
+    return tuple((spec, tuple(layers)) for spec, layers in _with_head(model, placed, settings).items())
+
+
+def memory_layers(model: Model) -> tuple[tuple[Memory, list[int]], ...]:
+    """The distinct memories that take any bytes, in order, and the layers that have them."""
+    layers: dict[Memory, list[int]] = {memory: [] for memory, _ in model.kept}
+    # Layers of one kind share one object: looking it up by identity spares hashing it for every layer.
+    by_identity: dict[int, list[int] | None] = {}
+    for index, memories in enumerate(model.layers):
+        for memory in memories:
+            key = id(memory)
+            if key not in by_identity:
+                by_identity[key] = layers.get(memory)
+            own = by_identity[key]
+            if own is not None:
+                own.append(index)
+    return tuple(layers.items())
+
+
+def _with_head(model: Model, placed: dict[Spec, list[int]], settings: VllmSettings) -> dict[Spec, list[int]]:
+    """Add the layers of a multi-token-prediction head: they are of the kind of the last layer that attends."""
+    if not settings.mtp_layers:
+        return placed
+    last = max((layers[-1] for spec, layers in placed.items() if spec.kind in ("full", "latent")), default=None)
+    extra = range(len(model.layers), len(model.layers) + settings.mtp_layers)
+    return {spec: [*layers, *extra] if last in layers else layers for spec, layers in placed.items()}
 
 
 def _check(model: Model, settings: VllmSettings) -> None:
