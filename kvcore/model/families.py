@@ -6,16 +6,10 @@ compare them with what those engines allocate.
 
 from __future__ import annotations
 
-from kvcore.model.readers.attention import (
-    read_attention,
-    read_gemma3n,
-    read_gemma4,
-    read_mimo_v2,
-    read_nemotron_nas,
-    read_openelm,
-    read_step,
-)
+from kvcore.model.readers.attention import read_attention
+from kvcore.model.readers.by_layer import read_mimo_v2, read_nemotron_nas, read_openelm, read_step, read_yuan
 from kvcore.model.readers.encoders import read_bart, read_encoder, read_mllama, read_t5
+from kvcore.model.readers.gemma import read_gemma3n, read_gemma4
 from kvcore.model.readers.kimi import read_kimi
 from kvcore.model.readers.latent import read_deepseek_v4, read_latent, read_minimax_m3
 from kvcore.model.readers.recurrent import read_recurrent
@@ -42,7 +36,7 @@ FAMILIES: dict[str, Family] = {
     # Keys and values in every layer.
     **dict.fromkeys(
         ("llama", "granite", "granitemoe", "granitemoeshared", "olmo", "olmo2", "olmoe", "flex_olmo", "stablelm",
-         "internlm", "internlm2", "internlm3", "baichuan", "xverse", "yuan", "aquila", "minicpm", "ernie4_5",
+         "internlm", "internlm2", "internlm3", "baichuan", "xverse", "aquila", "minicpm", "ernie4_5",
          "ernie4_5_moe", "glm", "glm4", "glm4_moe", "bailing_moe", "bailing_moe_v2", "hunyuan", "hunyuan_v1_dense",
          "hunyuan_v1_moe", "seed_oss", "helium", "phi3small", "deepseek", "aria_text",
          "diffllama", "bitnet", "solar_open", "hy_v3", "sarvam_moe", "jais2", "iquestcoder", "orion", "skywork",
@@ -63,6 +57,7 @@ FAMILIES: dict[str, Family] = {
                     Family(read=read_attention, kv_heads="heads", gated=False, width_factor=4)),
     "gpt_neo": Family(read=read_attention, kv_heads="heads", gated=False, width_factor=4, tied=True, window="gpt_neo"),
     "minimax_m2": Family(read=read_attention, window="softmax_only"),
+    "yuan": Family(read=read_yuan),
     "jetmoe": Family(read=read_attention, options={"weights_unknown": True}),
     "openelm": Family(read=read_openelm),
     "nemotron-nas": Family(read=read_nemotron_nas),
@@ -72,10 +67,12 @@ FAMILIES: dict[str, Family] = {
                     Family(read=read_attention, window="listed_only")),
     # A window in every layer, or from one layer on, where a flag says so.
     **dict.fromkeys(("mistral", "mixtral", "phi3", "phi3_v", "phimoe", "phi4mm", "ministral", "ministral3"), _SLIDING),
-    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen2_vl", "qwen2_5_vl", "qwen2_vl_text",
+    **dict.fromkeys(("qwen2", "qwen3", "qwen2_vl", "qwen2_5_vl", "qwen2_vl_text",
                      "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "minicpmv", "qwen2_5_omni_text",
                      "qwen3_omni_moe_text"), _QWEN),
     "mimo": _QWEN,
+    "qwen2_moe": Family(read=read_attention, window="qwen", options={"slides": "even_below"}),
+    "qwen3_moe": Family(read=read_attention, window="qwen", options={"slides": "all"}),
     "dots1": Family(read=read_attention, window="qwen", options={"slides_unless_told": True}),
     # A window in most layers and everything in the rest.
     "gemma2": _pattern(2, tied=True),

@@ -10,12 +10,12 @@ from typing import Any
 
 from kvcore.errors import ConfigError, UnknownLayoutError
 from kvcore.model.context import context_limit
+from kvcore.model.dtype import model_dtype
 from kvcore.model.families import ARCHITECTURES, FAMILIES, TEXT_KEYS, WRAPPED
 from kvcore.model.keys import Keys, Raw
 from kvcore.model.memories import Attention
 from kvcore.model.model import Model, Reading
 from kvcore.model.quantization import cache_format, weight_format
-from kvcore.model.readers.designs import model_dtype
 from kvcore.model.readers.shape import HEAD_DIM_NAMES, HEAD_NAMES, HIDDEN_NAMES, LAYER_NAMES, Family, Shape
 from kvcore.paths import DATA
 
@@ -25,7 +25,7 @@ _SHAPES_THE_CACHE = re.compile(
     r"layer_types|layers_block|block_types?$|block_configs|hybrid|attn_type|attention_types|attn_layer|full_attn|"
     r"layer_pattern|_pattern$|attention_interval|cla_|share_factor|compress|^index_|indexer|ssm|mamba|conv_kernel|"
     r"conv1d|d_conv|conv_L|linear_(attn|conv|key|value|num|head)|recurrent|cross_attention_layers|state_size|"
-    r"sparse_attention|kda|global_(head|attn)|attn_config|lru_|d_state|memory_size|cache_layers|kv_source",
+    r"sparse_attention|kda|global_(head|attn)|attn_config|lru_|d_state|memory_size|cache_layers|kv_source|per_layer_config",
     re.IGNORECASE,
 )
 # Keys that match the above and change nothing of what a request makes a model remember.

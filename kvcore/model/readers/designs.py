@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from kvcore.errors import ConfigError
 from kvcore.formats import element_format
+from kvcore.model.dtype import model_dtype
 from kvcore.model.keys import Keys
 from kvcore.model.memories import State, StatePart
 from kvcore.model.readers.shape import (
@@ -31,12 +32,6 @@ def state_bytes_per_element(keys: Keys, family: Family) -> int:
     """Bytes of one number of a recurrent state: the declared dtype, else the family's, else the model's."""
     declared = keys.text(*STATE_DTYPE_NAMES)
     return _element_bytes(declared or family.state_dtype or model_dtype(keys))
-
-
-def model_dtype(keys: Keys) -> str:
-    """The 16-bit dtype that the model is served in; a float32 checkpoint is served in bf16."""
-    stated = str(keys.raw.get("dtype") or keys.raw.get("torch_dtype") or "bfloat16").removeprefix("torch.")
-    return "fp16" if stated in ("float16", "fp16", "half") else "bf16"
 
 
 def _element_bytes(name: str) -> int:
@@ -115,10 +110,13 @@ def gated_delta_net(keys: Keys, family: Family, hidden: int) -> tuple[State, int
 
 def kimi_delta(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
     """Kimi delta attention: a square matrix a head in fp32, convolutions over q, k and v."""
-    nested = keys.child("linear_attn_config") or keys
-    heads = nested.integer("num_heads", "linear_num_heads", high=2**14)
-    width = nested.integer("head_dim", "linear_head_dim", high=2**14)
-    conv = nested.integer("short_conv_kernel_size", "linear_conv_kernel_dim", default=4, high=1024)
+    nested = keys.child("linear_attn_config")
+    if nested is not None:
+        heads, width = nested.integer("num_heads", high=2**14), nested.integer("head_dim", high=2**14)
+        conv = nested.integer("short_conv_kernel_size", default=4, high=1024)
+    else:
+        heads, width = keys.integer("linear_num_heads", high=2**14), keys.integer("linear_head_dim", high=2**14)
+        conv = keys.integer("linear_conv_kernel_dim", default=4, high=1024)
     memory = _state(
         "Kimi delta attention", (3 * heads * width, conv - 1), _element_bytes(model_dtype(keys)),
         (heads, width, width), state_bytes_per_element(keys, family),

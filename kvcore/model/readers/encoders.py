@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcore.errors import ConfigError
+from kvcore.errors import ConfigError, UnknownLayoutError
 from kvcore.model.keys import Keys
 from kvcore.model.memories import Attention, CrossAttention, Memory, NoMemory
 from kvcore.model.readers.attention import attention_memory, finish, read_geometry
@@ -19,7 +19,16 @@ _ENCODER_KEYS = (
 
 def read_encoder(keys: Keys, family: Family) -> Shape:
     """An encoder-only model: every token is seen at once and nothing is remembered for a next one."""
-    layers, hidden = read_layers(keys, "num_hidden_layers", "n_layers"), keys.integer("hidden_size", "dim")
+    if keys.flag("is_decoder"):
+        raise UnknownLayoutError(
+            "config.json: is_decoder is true: this family is read as an encoder only", keys=("is_decoder",)
+        )
+    blocks = keys.items("block_sizes")
+    if blocks and not keys.stated("num_hidden_layers", "n_layers"):
+        layers = sum(keys.check(size, ("block_sizes",), 1, 2048) for size in blocks)
+    else:
+        layers = read_layers(keys, "num_hidden_layers", "n_layers")
+    hidden = keys.integer("hidden_size", "dim", "d_model")
     heads = read_heads(keys)
     keys.know(*_ENCODER_KEYS)
     keys.notes.append("Encoder only: it reads its whole input at once, so it keeps no cache.")

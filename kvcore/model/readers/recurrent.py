@@ -177,6 +177,8 @@ def _by_indices(keys: Keys, layers: int) -> tuple[Slot, ...] | None:
     attends = keys.items("attn_layer_indices", "full_attn_idxs")
     if attends is not None:
         return tuple("full" if layer in attends else "state" for layer in range(layers))
+    if "attn_layer_indices" in keys.raw:
+        return ("state",) * layers
     hybrids = keys.items("hybrid_layer_ids")
     if hybrids is not None:
         return tuple("both" if layer in hybrids else "state" for layer in range(layers))

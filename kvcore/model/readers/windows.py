@@ -89,6 +89,14 @@ def _all(keys: Keys, family: Family, layers: int) -> tuple[Law, ...]:
     return ("sliding" if keys.get(*WINDOW_NAMES) else "full",) * layers
 
 
+# Which layers a Qwen window is for, where a flag switches it on: `max_window_layers` means three things.
+_QWEN_SLIDES: dict[str, Callable[[int, int], bool]] = {
+    "from": lambda layer, bound: layer >= bound,
+    "even_below": lambda layer, bound: layer % 2 == 0 and layer < bound,
+    "all": lambda layer, bound: True,
+}
+
+
 def _qwen(keys: Keys, family: Family, layers: int) -> tuple[Law, ...]:
     """`use_sliding_window` switches the window on for layers i ≥ `max_window_layers`."""
     keys.know("sliding_window", "max_window_layers")
@@ -96,8 +104,11 @@ def _qwen(keys: Keys, family: Family, layers: int) -> tuple[Law, ...]:
         return ("full",) * layers
     if not keys.get("sliding_window"):
         return ("full",) * layers
-    first = keys.integer("max_window_layers", default=28, low=0)
-    return tuple("sliding" if layer >= first else "full" for layer in range(layers))
+    bound = keys.integer("max_window_layers", default=28, low=0)
+    return tuple(
+        "sliding" if _QWEN_SLIDES[str(family.options.get("slides", "from"))](layer, bound) else "full"
+        for layer in range(layers)
+    )
 
 
 def _every_nth_full(keys: Keys, family: Family, layers: int) -> tuple[Law, ...]:
