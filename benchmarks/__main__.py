@@ -83,6 +83,20 @@ def beside_planners() -> None:
         show("  hf-mem, its formula alone", hf_mem, beside=f"  = {hf_mem / ours:.1f} × ours parsed")
 
 
+def engine_answers() -> None:
+    from kvfit.architectures import estimate_cache
+
+    from kvcore.engines.vllm import VLLM, VllmSettings
+
+    for name in (*COMPARED, "google/gemma-3-27b-it", "deepseek-ai/DeepSeek-V4-Flash"):
+        model, raw = catalogue.load(name), catalogue.raw_config(name)
+        settings = VllmSettings(max_model_len=TOKENS)
+        ours = seconds(lambda m=model, s=settings: VLLM.capacity(m, s, 60 * 2**30))
+        kvfit = seconds(lambda r=raw: estimate_cache(r, context_tokens=TOKENS))
+        beside = f"; kvfit's estimate of the model alone takes {kvfit / ours:.2f} ×"
+        show(f"vLLM's plan and capacity: {name.split('/')[1]}", ours, 1e-3, beside)
+
+
 def a_million_cells() -> None:
     models = [catalogue.load(entry.model_id) for entry in catalogue.entries()][:200]
     formats = ["bf16", "fp8", "q8_0", "q4_0", "fp32"]
@@ -130,5 +144,6 @@ if __name__ == "__main__":
     importing()
     after_parsing()
     beside_planners()
+    engine_answers()
     a_million_cells()
     page()

@@ -86,6 +86,6 @@ def _uniform_pages(placed: list[Placed]) -> tuple[BlockGroup, ...]:
     size = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
     groups = []
     for spec, unsorted in buckets.items():
-        layers, number = sorted(unsorted), -(-len(unsorted) // size)
-        groups += [BlockGroup(parts=((spec, tuple(layers[first::number])),)) for first in range(number)]
+        in_order, number = sorted(unsorted), -(-len(unsorted) // size)
+        groups += [BlockGroup(parts=((spec, tuple(in_order[first::number])),)) for first in range(number)]
     return tuple(groups)
