@@ -7,7 +7,10 @@ stderr; with `--json` also an object on stdout.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,6 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in given
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character gets its code, not an error.
+            stream.reconfigure(errors="backslashreplace")
     try:
         options, unknown = _parser().parse_known_args(given)
         options.unknown = unknown
@@ -33,12 +40,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UnitError(f"unrecognized arguments: {' '.join(unknown)[:200]}")
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except KVCoreError as problem:
         return _refuse(str(problem), problem.kind, as_json, 2)
     except BrokenPipeError:
         # The reader went away (`| head`): nothing is wrong, and nothing more can be written.
-        sys.stderr.close()
+        _drop_output()
         return 0
+    except OSError as problem:
+        _drop_output()
+        return _refuse(f"the answer cannot be written ({problem.strerror})", "unit", False, 1)
     except KeyboardInterrupt:
         return _refuse("stopped", "unit", as_json, 1)
     except Exception as problem:
@@ -46,11 +58,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _drop_output() -> None:
+    """Let what is still in the buffer go nowhere, so that Python does not complain of it at its end."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _refuse(message: str, kind: str, as_json: bool, status: int) -> int:
     line = " ".join(message.split())
-    print(f"kvcore: {line}", file=sys.stderr)
-    if as_json:
-        print(json.dumps({"error": line, "kind": kind}, ensure_ascii=False))
+    with contextlib.suppress(OSError):
+        if sys.stderr is not None:
+            print(f"kvcore: {line}", file=sys.stderr)
+        if as_json:
+            print(json.dumps({"error": line, "kind": kind}))
+            sys.stdout.flush()
+        return status
+    _drop_output()
     return status
 
 
@@ -80,16 +103,16 @@ def _size(options: argparse.Namespace) -> None:
     from kvcore.variants import variant
 
     loaded = sources.load(options.model, hub=options.hub, upper_bound=options.upper_bound, stdin=sys.stdin)
-    model = variant(loaded.model, options.variant) if options.variant else loaded.model
+    model = loaded.model if options.variant is None else variant(loaded.model, options.variant)
     result = size(
         model,
         parse_tokens(options.tokens),
         options.kv_dtype,
         _whole(options.batch, "--batch"),
-        None if options.source_tokens is None else parse_tokens(options.source_tokens),
+        None if options.source_tokens is None else parse_tokens(options.source_tokens, "--source-tokens"),
     )
     if options.json:
-        print(json.dumps(size_as_dict(result, model), ensure_ascii=False))
+        print(json.dumps(size_as_dict(result, model)))
     else:
         print(size_as_text(result, model))
 
@@ -146,18 +169,18 @@ def size_as_text(result: SizeResult, model: Model) -> str:
 
 def _add_sweep(commands: Any) -> None:
     command = commands.add_parser("sweep", help="models × formats × contexts × hardware, one row a cell")
-    command.add_argument("--models", default="all", help="catalogue ids with commas, or all")
+    command.add_argument("--models", default="all", help="models with commas: all, catalogue ids, paths")
     command.add_argument("--contexts", default=DEFAULT_CONTEXTS, help="tokens with commas: 8K,32K,128K")
     command.add_argument("--kv-dtypes", default="auto", help="cache formats with commas")
-    command.add_argument("--gpus", default="", help="accelerator ids with commas")
+    command.add_argument("--gpus", default="", help="accelerators with commas: all, ids")
     command.add_argument("--format", choices=("csv", "parquet", "json"), default="csv")
     command.add_argument("--output", help="the file to write (needed for parquet)")
-    command.add_argument("--json", action="store_true", help="the same as --format json")
+    command.add_argument("--json", action="store_true", help="one JSON object on stdout: rows, and what was left out")
     command.set_defaults(run=_sweep)
 
 
 def _sweep(options: argparse.Namespace) -> None:
-    from kvcore.sweep_table import sweep_rows, write_rows
+    from kvcore.sweep_table import sweep_rows, write_sweep
 
-    rows = sweep_rows(models=options.models, contexts=options.contexts, kv_dtypes=options.kv_dtypes, gpus=options.gpus)
-    write_rows(rows, "json" if options.json else options.format, options.output)
+    table = sweep_rows(models=options.models, contexts=options.contexts, kv_dtypes=options.kv_dtypes, gpus=options.gpus)
+    write_sweep(table, options.format, options.output, options.json)

@@ -58,7 +58,7 @@ def _run(options: argparse.Namespace) -> None:
     memory = _memory(options.kv_bytes, options.kv_gib)
     capacity = None if memory is None else chosen.capacity(model, settings, memory)
     if options.json:
-        print(json.dumps(engine_as_dict(layout, capacity), ensure_ascii=False))
+        print(json.dumps(engine_as_dict(layout, capacity)))
     else:
         print(engine_as_text(layout, capacity, chosen.flags(model, settings)))
 

@@ -149,6 +149,8 @@ class _Repository:
                         break
                 if len(data) > limit and not only_start:
                     raise SourceError(f"{self.repo_id}: its {filename} is larger than {limit:,} bytes")
+        except UnicodeError:
+            raise SourceError(f"{self.repo_id}: HF_TOKEN holds a character that no token has; set it anew") from None
         except httpx2.TimeoutException:
             raise SourceError(f"{self.repo_id}: {_TOO_SLOW}") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError):

@@ -5,8 +5,10 @@ The same growth laws give one number, the whole per-layer answer, a curve and a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from kvcore.errors import UnitError
@@ -84,18 +86,15 @@ def state_bytes(model: Model, kv: KVFormat, batch: int = 1, source_tokens: int |
 
 def bytes_per_token(model: Model, tokens: int, kv: KVFormat, batch: int = 1) -> int:
     """Bytes that one more token adds to each request at `tokens`; a long-run average where tokens share an entry."""
-    return batch * _average(((*law.next_token(tokens), count) for law, count in growth_laws(model, kv)))
-
-
-def _average(parts: Iterable[tuple[int, int, int]]) -> int:
-    # Entries that several tokens share have a fractional cost a token; the sum is rounded once, upwards.
-    whole, shared = 0, 0.0
-    for entry_bytes, tokens_per_entry, count in parts:
-        if entry_bytes % tokens_per_entry == 0:
-            whole += count * (entry_bytes // tokens_per_entry)
+    whole, shared = 0, Fraction(0)
+    for law, count in growth_laws(model, kv):
+        entry_bytes, tokens_per_entry = law.next_token(tokens)
+        if tokens_per_entry == 1:
+            whole += count * entry_bytes
         else:
-            shared += count * entry_bytes / tokens_per_entry
-    return whole + -int(-shared // 1)
+            shared += Fraction(count * entry_bytes, tokens_per_entry)
+    # A long-run average is rounded once, upwards.
+    return batch * whole + ceil(batch * shared)
 
 
 def size(
@@ -111,20 +110,32 @@ def size(
         check_tokens(source_tokens)
     kv = model.resolve_format(kv_dtype)
     by_memory = {
-        memory: _fields(memory, memory.growth(kv, source_tokens), tokens, batch, memory.formula(kv, source_tokens))
+        memory: _row(memory, memory.growth(kv, source_tokens), tokens, batch, memory.formula(kv, source_tokens))
         for memory, _ in model.groups
     }
     # Layers of one kind share one object: looking it up by identity spares hashing it for every layer.
-    by_identity: dict[int, tuple[Kind, int, int, str]] = {}
+    by_identity: dict[int, _Row] = {}
     layers = []
+    added = Fraction(0)
     for index, memories in enumerate(model.layers):
         for memory in memories:
             row = by_identity.get(id(memory))
             if row is None:
                 row = by_identity[id(memory)] = by_memory[memory]
-            kind, resident, added, formula = row
+            # Entries that several tokens share have a fractional cost a token: it is rounded along the layers, so
+            # that they add up to the model's own figure.
+            whole = row.added
+            if row.fraction:
+                before, added = ceil(added), added + row.fraction
+                whole += ceil(added) - before
             layers.append(
-                LayerSize(index=index, kind=kind, resident_bytes=resident, bytes_per_token=added, formula=formula)
+                LayerSize(
+                    index=index,
+                    kind=row.kind,
+                    resident_bytes=row.resident,
+                    bytes_per_token=whole,
+                    formula=row.formula,
+                )
             )
     return SizeResult(
         model=model.name,
@@ -142,9 +153,22 @@ def size(
     )
 
 
-def _fields(memory: Memory, law: Growth, tokens: int, batch: int, formula: str) -> tuple[Kind, int, int, str]:
-    """What every layer with this memory has to say: kind, bytes, bytes a further token, formula."""
-    return memory.kind, batch * law.at(tokens), batch * _average([(*law.next_token(tokens), 1)]), formula
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What every layer with one memory has to say; a further token costs `added` bytes and, on average, `fraction`."""
+
+    kind: Kind
+    resident: int
+    added: int
+    fraction: Fraction
+    formula: str
+
+
+def _row(memory: Memory, law: Growth, tokens: int, batch: int, formula: str) -> _Row:
+    entry_bytes, shared = law.next_token(tokens)
+    exact = batch * Fraction(entry_bytes, shared) if shared > 1 else Fraction(batch * entry_bytes)
+    whole = exact.numerator // exact.denominator
+    return _Row(memory.kind, batch * law.at(tokens), whole, exact - whole, formula)
 
 
 def _terms(model: Model, tokens: int, kv: KVFormat, batch: int, source_tokens: int | None) -> tuple[Term, ...]:

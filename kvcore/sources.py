@@ -21,12 +21,13 @@ from typing import IO, Any, BinaryIO, Literal
 
 from kvcore import catalogue
 from kvcore import hub as the_hub
-from kvcore.errors import ConfigError, ModelError, SourceError
+from kvcore.errors import ConfigError, ModelError, SourceError, UnknownLayoutError
 from kvcore.hub import CONFIG, MAX_CONFIG_BYTES
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.model.safetensors import measure
 
 Origin = Literal["catalogue", "file", "folder", "pasted", "upload", "hub", "gguf"]
+_QUANTISER = "hf_quant_config.json"
 _NEVER_OPENED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".py", ".safetensors", ".zip", ".h5", ".npz")
 _FIRST_BYTES = (
     (b"version https://git-lfs", "a Git LFS pointer and not the file itself; fetch it with `git lfs pull`"),
@@ -63,9 +64,12 @@ def load(
     """
     if reference == "-":
         stream: Any = sys.stdin if stdin is None else stdin
+        if stream is None:
+            raise SourceError("standard input is closed; pipe a config.json into it")
         found = getattr(stream, "buffer", stream).read(MAX_CONFIG_BYTES + 1)
         text = found if isinstance(found, str) else _decode(found, "standard input")
-        return from_json(text, "standard input", upper_bound=upper_bound)
+        model, raw = _understand(text, "standard input", upper_bound, "standard input")
+        return Loaded(model=model, origin="pasted", raw=raw)
     wanted = the_hub.without_url(reference)
     mode = _mode(Path(reference)) if wanted else 0
     if stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and _mode(Path(reference, CONFIG))):
@@ -108,7 +112,9 @@ def from_path(path: str | Path, *, upper_bound: bool = False) -> Loaded:
             return gguf
         text = _decode(_read(stream, MAX_CONFIG_BYTES, shown), shown)
     is_config = target.name == CONFIG
-    model, raw = _understand(text, _folder_name(target.parent) if is_config else target.stem, upper_bound)
+    beside = _quantiser_note(target.parent) if is_config else None
+    name = _folder_name(target.parent) if is_config else target.stem
+    model, raw = _understand(text, name, upper_bound, shown, beside)
     model, detail = _with_weights(model, target.parent) if is_config else (model, "")
     return Loaded(model=model, origin=origin, detail=detail, raw=raw)
 
@@ -121,7 +127,7 @@ def from_upload(filename: str, data: bytes, *, upper_bound: bool = False) -> Loa
     if (gguf := _from_gguf(stream, name, name, upper_bound)) is not None:
         return gguf
     text = _decode(_read(stream, MAX_CONFIG_BYTES, name), name)
-    model, raw = _understand(text, "" if name == CONFIG else PurePath(name).stem, upper_bound)
+    model, raw = _understand(text, "" if name == CONFIG else PurePath(name).stem, upper_bound, name)
     return Loaded(model=model, origin="upload", detail=name, raw=raw)
 
 
@@ -144,22 +150,50 @@ def from_hub(
         loaded = from_path(folder, upper_bound=upper_bound)
         return replace(loaded, origin="hub", detail=f"cached revision {folder.name}; {loaded.detail}")
     found = the_hub.fetch(wanted, revision, endpoint, timeout)
-    model, raw = _understand(_decode(found.config, f"{wanted}'s config.json"), wanted, upper_bound)
+    whose = f"{wanted}'s config.json"
+    model, raw = _understand(_decode(found.config, whose), wanted, upper_bound, whose)
     model = replace(model, checkpoint_bytes=found.checkpoint_bytes)
     detail = f"revision {found.commit or revision}; weights {found.weights}"
     return Loaded(model=model, origin="hub", detail=detail, raw=raw)
 
 
-def _understand(text: str, name: str, upper_bound: bool) -> tuple[Model, dict[str, Any]]:
-    if len(text) > MAX_CONFIG_BYTES:
-        raise ConfigError(f"config.json: longer than {MAX_CONFIG_BYTES:,} bytes, which no model's configuration is")
-    if not text.strip():
-        raise ConfigError("config.json: empty; give the model's whole config.json")
-    raw = parse_config(text.removeprefix("\ufeff"))
+def _understand(
+    text: str, name: str, upper_bound: bool, shown: str = CONFIG, beside: Mapping[str, Any] | None = None
+) -> tuple[Model, dict[str, Any]]:
+    """The model that a file's text describes, and its keys; errors name the file as `shown`.
+
+    `beside` is what a quantiser wrote next to it (hf_quant_config.json), used where the file itself says nothing.
+    """
     try:
+        if len(text) > MAX_CONFIG_BYTES:
+            raise ConfigError(f"{CONFIG}: longer than {MAX_CONFIG_BYTES:,} bytes, which no model's configuration is")
+        if not text.strip():
+            raise ConfigError(f"{CONFIG}: empty; give the model's whole config.json")
+        raw = parse_config(text.removeprefix("\ufeff"))
+        if beside and not raw.get("quantization_config"):
+            raw["quantization_config"] = dict(beside)
         return model_from_config(raw, name, upper_bound=upper_bound), raw
     except RecursionError:
-        raise ConfigError("config.json: nested too deeply to be a model's configuration") from None
+        raise ConfigError(f"{shown}: nested too deeply to be a model's configuration") from None
+    except ConfigError as problem:
+        message = str(problem)
+        if message.startswith(f"{CONFIG}:"):
+            message = shown + message.removeprefix(CONFIG)
+        if isinstance(problem, UnknownLayoutError):
+            raise UnknownLayoutError(message, keys=problem.keys) from None
+        raise ConfigError(message) from None
+
+
+def _quantiser_note(folder: Path) -> Mapping[str, Any] | None:
+    """What ModelOpt's hf_quant_config.json says, in older checkpoints the only place of the cache's format."""
+    if not stat.S_ISREG(_mode(folder / _QUANTISER)):
+        return None
+    try:
+        with _open(folder / _QUANTISER, _QUANTISER) as stream:
+            raw = parse_config(_decode(_read(stream, MAX_CONFIG_BYTES, _QUANTISER), _QUANTISER))
+    except (SourceError, ConfigError):
+        return None
+    return raw
 
 
 def _decode(data: bytes, shown: str) -> str:
@@ -178,7 +212,7 @@ def _decode(data: bytes, shown: str) -> str:
 
 def _from_gguf(stream: BinaryIO, name: str, shown: str, upper_bound: bool) -> Loaded | None:
     """None for a file that does not begin as GGUF, which is what tells: Ollama's files have no ending."""
-    is_one = stream.read(4) == b"GGUF"
+    is_one = _read(stream, 4, shown, whole=False) == b"GGUF"
     stream.seek(0)
     if is_one:
         from kvcore.model.gguf import model_from_gguf
@@ -219,9 +253,10 @@ def _open(path: Path, shown: str) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def _read(stream: BinaryIO, limit: int, shown: str) -> bytes:
+def _read(stream: BinaryIO, limit: int, shown: str, whole: bool = True) -> bytes:
+    """The file, or with `whole` false its first `limit` bytes."""
     try:
-        data = stream.read(limit + 1)
+        data = stream.read(limit + whole)
     except OSError:
         raise SourceError(f"{shown}: it cannot be read to its end; copy it to a local disk first") from None
     if len(data) > limit:

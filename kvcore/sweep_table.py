@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvcore import catalogue
+from kvcore import catalogue, sources
 from kvcore.errors import SourceError, UnitError
 from kvcore.formats import kv_format
-from kvcore.hardware import Accelerator, accelerator
+from kvcore.hardware import Accelerator, accelerator, accelerators
 from kvcore.model.model import Model
 from kvcore.sweep import sweep
 from kvcore.units import parse_tokens
@@ -32,34 +31,50 @@ COLUMNS = (
 )
 
 
-def sweep_rows(*, models: str, contexts: str, kv_dtypes: str, gpus: str = "") -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepTable:
+    """Rows, one a cell, by the names in COLUMNS; and what was left out, with the reason."""
+
+    rows: list[dict[str, Any]]
+    skipped: list[dict[str, str]]
+
+
+def sweep_rows(*, models: str, contexts: str, kv_dtypes: str, gpus: str = "") -> SweepTable:
     """One row for every model, format, context and (where given) accelerator.
 
-    A format that does not suit a model has no row. `requests_beside_weights` is how many such requests fit on one
-    accelerator beside the weights in their stored format, with no overhead counted: a bound, not a plan.
-    Raises ModelError, UnitError or HardwareError for what is not known, and UnitError for over two million cells.
+    A format that does not suit a model has no row and is named in `skipped`. `requests_beside_weights` is how many
+    such requests fit on one accelerator beside the weights in their stored format, with no overhead counted: a bound,
+    not a plan. Raises ModelError, UnitError or HardwareError for what is not known, and UnitError for over two million
+    cells.
     """
     chosen = _models(models)
     names = [_format_name(name) for name in _split(kv_dtypes)]
-    tokens = [parse_tokens(text) for text in _split(contexts)]
-    cards: list[Accelerator | None] = [accelerator(name) for name in _split(gpus)] or [None]
+    tokens = [parse_tokens(text, "contexts") for text in _split(contexts)]
+    cards: list[Accelerator | None] = [*_accelerators(gpus)] or [None]
     if not (chosen and names and tokens):
         raise UnitError("sweep: at least one model, one format and one context are needed")
     if len(chosen) * len(names) * len(tokens) * len(cards) > MAX_CELLS:
         raise UnitError(f"sweep: more than {MAX_CELLS:,} cells; ask for fewer models, formats, contexts or gpus")
     result = sweep(chosen, names, tokens)
-    stored = [weights_bytes(model) for model in chosen]
-    rows = []
+    rows, skipped = [], []
     for m, model in enumerate(chosen):
-        weights = stored[m].bytes if stored[m] else None  # type: ignore[union-attr]
-        for f, c in ((f, c) for f in range(len(names)) for c in range(len(tokens))):
-            resident = int(result.bytes[m, f, c])
-            if resident < 0:
+        stored = weights_bytes(model)
+        weights = stored.bytes if stored else None
+        for f, name in enumerate(names):
+            if tokens and int(result.bytes[m, f, 0]) < 0:
+                skipped.append({"model": model.name, "kv_dtype": name, "why": result.kv_dtypes[m][f]})
                 continue
-            row = {"model": model.name, "kv_dtype": result.kv_dtypes[m][f], "tokens": tokens[c],
-                   "resident_bytes": resident, "weights_bytes": weights}  # fmt: skip
-            rows += [row | _on(card, weights, resident) for card in cards]
-    return rows
+            for c, length in enumerate(tokens):
+                resident = int(result.bytes[m, f, c])
+                row = {"model": model.name, "kv_dtype": result.kv_dtypes[m][f], "tokens": length,
+                       "resident_bytes": resident, "weights_bytes": weights}  # fmt: skip
+                rows += [row | _on(card, weights, resident) for card in cards]
+    return SweepTable(rows=rows, skipped=skipped)
+
+
+def _accelerators(text: str) -> list[Accelerator]:
+    found = [list(accelerators()) if name.lower() == "all" else [accelerator(name)] for name in _split(text)]
+    return list({card.id: card for cards in found for card in cards}.values())
 
 
 def _on(card: Accelerator | None, weights: int | None, resident: int) -> dict[str, Any]:
@@ -71,9 +86,10 @@ def _on(card: Accelerator | None, weights: int | None, resident: int) -> dict[st
 
 
 def _models(text: str) -> list[Model]:
-    if text.strip().lower() == "all":
-        return [catalogue.load(entry.model_id) for entry in catalogue.entries()]
-    return [catalogue.load(name) for name in _split(text)]
+    names = [
+        [entry.model_id for entry in catalogue.entries()] if name.lower() == "all" else [name] for name in _split(text)
+    ]
+    return [sources.load(name).model for name in dict.fromkeys(name for several in names for name in several)]
 
 
 def _format_name(name: str) -> str:
@@ -84,36 +100,47 @@ def _split(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
-def write_rows(rows: list[dict[str, Any]], form: str, output: str | None) -> None:
-    """Write the rows as csv, json (a list) or parquet, to a file or to stdout; SourceError where that cannot be."""
-    if form == "parquet":
-        if output is None:
-            raise UnitError("sweep: parquet is binary; name the file with --output")
-        import pandas as pd
+def write_sweep(table: SweepTable, form: str, output: str | None, as_json: bool) -> None:
+    """Write the rows as csv, json (a list) or parquet to a file, or to stdout; SourceError where that cannot be.
 
-        with _writing(output):
-            pd.DataFrame(rows, columns=list(COLUMNS)).to_parquet(output, index=False)
+    With `as_json` stdout gets one object instead: the rows, or where they went, and what was left out. Without it,
+    what was left out is said on stderr.
+    """
+    if output is not None:
+        _write_file(table.rows, form, output)
+    elif form == "parquet" and not as_json:
+        raise UnitError("sweep: parquet is binary; name the file with --output")
+    if as_json:
+        rows: dict[str, Any] = {"rows": table.rows} if output is None else {"output": output, "cells": len(table.rows)}
+        print(json.dumps(rows | {"skipped": table.skipped}))
         return
-    text = json.dumps(rows) if form == "json" else None
     if output is None:
-        _write_text(rows, text, sys.stdout)
-        return
-    with _writing(output), Path(output).open("w", encoding="utf-8", newline="") as file:
-        _write_text(rows, text, file)
+        _write_text(table.rows, form, sys.stdout)
+    for one in table.skipped[:5]:
+        print(f"kvcore: left out {one['model']} in {one['kv_dtype']}: {one['why']}", file=sys.stderr)
+    if len(table.skipped) > 5:
+        print(f"kvcore: left out {len(table.skipped) - 5} more; --json names them", file=sys.stderr)
 
 
-@contextmanager
-def _writing(output: str) -> Iterator[None]:
-    """Turn a failure to write into a SourceError that names the file as it was typed."""
+def _write_file(rows: list[dict[str, Any]], form: str, output: str) -> None:
+    shown = "".join(filter(str.isprintable, output))[:200] or "--output"
     try:
-        yield
-    except OSError as problem:
-        raise SourceError(f"{output}: cannot be written ({problem.strerror})") from None
+        if form == "parquet":
+            import pandas as pd
+
+            with Path(output).open("wb") as file:
+                pd.DataFrame(rows, columns=list(COLUMNS)).to_parquet(file, index=False)
+        else:
+            with Path(output).open("w", encoding="utf-8", newline="") as text:
+                _write_text(rows, form, text)
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else "not a file's name"
+        raise SourceError(f"{shown}: cannot be written ({reason})") from None
 
 
-def _write_text(rows: list[dict[str, Any]], text: str | None, file: Any) -> None:
-    if text is not None:
-        print(text, file=file)
+def _write_text(rows: list[dict[str, Any]], form: str, file: Any) -> None:
+    if form == "json":
+        print(json.dumps(rows), file=file)
         return
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from kvcore.errors import UnitError
 
@@ -58,25 +59,24 @@ def format_tokens(n: int) -> str:
     return f"{n:,}"
 
 
-def parse_tokens(text: str) -> int:
+def parse_tokens(text: str, what: str = "tokens") -> int:
     """Tokens typed by a person: `8192`, `8,192`, `8K` and `128k` (×1,024), `1M` (×1,048,576).
 
-    Raises UnitError for anything else, for negatives and beyond 10**9.
+    Raises UnitError, naming `what` was read, for anything else, for negatives and beyond 10**9.
     """
-    found = re.fullmatch(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([km]?)\s*", text, re.IGNORECASE)
+    found = re.fullmatch(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([km]?)\s*", text, re.IGNORECASE | re.ASCII)
     if not found or len(text) > 32:
-        raise UnitError(f"tokens: {text[:40]!r} is not a count; write for example 8192, 8K or 1M")
-    number = float(found[1].replace(",", "").replace("_", ""))
-    tokens = number * {"": 1, "k": KIB, "m": MIB}[found[2].lower()]
-    if tokens != int(tokens):
-        raise UnitError(f"tokens: {text!r} is not a whole number of tokens")
-    return check_tokens(int(tokens))
+        raise UnitError(f"{what}: {text[:40]!r} is not a count; write for example 8192, 8K or 1M")
+    exact = Fraction(found[1].replace(",", "").replace("_", "")) * {"": 1, "k": KIB, "m": MIB}[found[2].lower()]
+    if exact.denominator != 1:
+        raise UnitError(f"{what}: {text!r} is not a whole number of tokens")
+    return check_tokens(exact.numerator, what)
 
 
-def check_tokens(tokens: int) -> int:
+def check_tokens(tokens: int, what: str = "tokens") -> int:
     """The same number, or UnitError when it is not between 0 and 10**9."""
     if isinstance(tokens, bool) or not isinstance(tokens, int) or not 0 <= tokens <= MAX_TOKENS:
-        raise UnitError(f"tokens: {tokens!r} is outside 0 … {MAX_TOKENS:,}")
+        raise UnitError(f"{what}: {tokens!r} is outside 0 … {MAX_TOKENS:,}")
     return tokens
 
 

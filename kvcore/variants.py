@@ -11,6 +11,7 @@ from dataclasses import replace
 from kvcore.errors import UnitError
 from kvcore.model.memories import Attention, Latent, Memory, NoMemory, SharedCache, State, StatePart
 from kvcore.model.model import Model
+from kvcore.units import parse_tokens
 
 # DeepSeek-V2's latent and rotary widths (section 2.1 of its paper).
 _MLA_DEFAULT = (512, 64)
@@ -85,14 +86,16 @@ def _mla(model: Model, argument: str) -> tuple[tuple[Memory, ...], ...]:
     if argument:
         first, plus, second = argument.partition("+")
         rank = _number(first, "mla:R+P", 2**16)
-        rope = _number(second, "mla:R+P", 2**16, low=0) if plus else 0
+        rope = _number(second if plus else "", "mla:R+P", 2**16, low=0)
     packed = 656 if (rank, rope) == _MLA_DEFAULT else None
     return _everywhere(model, Latent(kv_lora_rank=rank, qk_rope_head_dim=rope, packed_bytes=packed))
 
 
 def _sliding(model: Model, argument: str) -> tuple[tuple[Memory, ...], ...]:
     first, _, second = argument.partition("/")
-    window = _number(first, "sliding:W", 10**9)
+    window = parse_tokens(first, "variant sliding:W") if first else 0
+    if window < 1:
+        raise UnitError(f"variant sliding:W: {first[:20]!r} is not a window of at least one token")
     full = _attention(model, _kv_heads(model))
     sliding = replace(full, limit=window, law="sliding")
     if not second:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ import pytest
 
 from kvcore.cli import main
 from tests.models import LLAMA
+
+ROOT = Path(__file__).resolve().parent.parent
 
 KEYS = {
     "model", "model_type", "knowledge", "kv_dtype", "tokens", "batch", "resident_bytes", "bytes_per_token",
@@ -174,3 +179,89 @@ def test_a_sweep_has_a_row_for_every_cell(capsys: pytest.CaptureFixture[str], tm
     status, _, err = run(capsys, *arguments, "--output", str(tmp_path / "no" / "such" / "folder.csv"))
     assert status == 2
     assert "cannot be written" in err
+
+
+def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`kvcore` stands for the real command line in a shell of its own."""
+    prepared = command.replace("kvcore", f"{sys.executable} -m kvcore")
+    return subprocess.run(
+        ["bash", "-c", prepared], cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ | environment,
+        encoding="utf-8",
+    )  # fmt: skip
+
+
+SIZE = "kvcore size Qwen/Qwen3-8B --tokens 1K"
+
+
+def test_a_full_disk_is_one_line_and_no_traceback() -> None:
+    for command in (f"{SIZE} --json > /dev/full", f"{SIZE} > /dev/full"):
+        done = shell(command)
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert "cannot be written" in done.stderr
+    assert shell("kvcore size nobody/nothing --tokens 1K --json > /dev/full").returncode == 2
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    done = shell(f"{SIZE} | head -1")
+    assert done.stderr == ""
+    assert done.stdout.startswith("Qwen/Qwen3-8B")
+
+
+def test_closed_streams() -> None:
+    done = shell("kvcore size - --tokens 1K <&-")
+    assert done.returncode == 2
+    assert "standard input is closed" in done.stderr
+    json.loads(shell("kvcore size nobody/nothing --tokens 1K --json 2>&-").stdout)
+
+
+def test_a_terminal_without_our_characters() -> None:
+    for flag in ("", "--json"):
+        done = shell(f"{SIZE} {flag}", PYTHONIOENCODING="ascii")
+        assert (done.returncode, done.stderr) == (0, "")
+    assert shell("kvcore size ../м --tokens 1K --json", PYTHONIOENCODING="ascii").returncode == 2
+
+
+def test_keys_that_no_encoding_holds() -> None:
+    raw = '{"model_type":"llama","\\\\ud800x":1,"hidden_size":64,"num_hidden_layers":1,"num_attention_heads":1}'
+    done = shell(f"printf '%b' '{raw}' | kvcore size - --tokens 1K --json")
+    assert done.returncode == 0
+    json.loads(done.stdout)
+
+
+def test_engine_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("engine", "vllm", "google/gemma-3-27b-it", "--max-model-len", "131072", "--gpu", "h100-sxm")
+    without = answer(capsys, *arguments)
+    assert without["bytes_per_request"] == 19_301_662_720
+    assert without["kv_cache_size_tokens"] is without["max_concurrency"] is without["log_lines"] is None
+    with_memory = answer(capsys, *arguments, "--kv-gib", "40")
+    assert with_memory["per_rank"] is True
+    assert with_memory["blocks"] == 40 * 2**30 // 1_310_720
+    assert with_memory["max_concurrency"] == with_memory["blocks"] / with_memory["blocks_per_request"]
+    assert with_memory == answer(capsys, *arguments, "--kv-bytes", str(40 * 2**30))
+    fp8 = answer(
+        capsys, "engine", "vllm", "deepseek-ai/DeepSeek-V3.2", "--max-model-len", "163840", "--kv-dtype", "fp8"
+    )
+    assert (fp8["kv_dtype"], fp8["bytes_per_request"]) == ("fp8_ds_mla", 7_875_461_120)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (("engine", "abacus", "Qwen/Qwen3-8B"), "engine"),
+        (("engine", "vllm", "nobody/nothing"), "model"),
+        (("engine", "vllm", "Qwen/Qwen3-8B", "--tp", "3"), "engine"),
+        (("engine", "vllm", "Qwen/Qwen3-8B", "--tp", "x"), "unit"),
+        (("engine", "vllm", "Qwen/Qwen3-8B", "--gpu", "abacus"), "hardware"),
+        (("engine", "vllm", "Qwen/Qwen3-8B", "--swa-full"), "unit"),
+        (("engine", "vllm", "Qwen/Qwen3-8B", "--engine-version", "one"), "engine"),
+        (("engine", "vllm", "Qwen/Qwen3-8B", "--kv-gib", "1", "--kv-bytes", "1"), "unit"),
+        (("engine", "vllm", "Qwen/Qwen3-8B", "--kv-gib", "-1"), "unit"),
+        (("engine", "vllm", "Qwen/Qwen3-8B", "--max-model-len", "0"), "engine"),
+    ],
+)
+def test_wrong_engine_questions(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], kind: str) -> None:
+    status, out, err = run(capsys, *arguments, "--json")
+    assert status == 2
+    assert json.loads(out)["kind"] == kind
+    assert err.count("\n") == 1

@@ -59,7 +59,9 @@ def test_keys_and_values_may_differ() -> None:
     assert kv_format("bf16/fp8").name == "bf16/fp8"
 
 
-@pytest.mark.parametrize("text", ["", "fp7", "bf16/", "/", "a/b/c", "turboquant_k8v4/bf16", "x" * 500, "fp8_ds_mla/fp8"])
+@pytest.mark.parametrize(
+    "text", ["", "fp7", "bf16/", "/", "a/b/c", "turboquant_k8v4/bf16", "x" * 500, "fp8_ds_mla/fp8"]
+)
 def test_unknown_formats_name_the_known_ones(text: str) -> None:
     with pytest.raises(UnitError, match="known are"):
         kv_format(text)
@@ -73,7 +75,18 @@ def test_every_format_has_a_label_and_a_source() -> None:
 
 
 def test_formats_order_by_size() -> None:
-    order = ["fp32", "bf16", "q8_0", "int8_per_token_head", "fp8", "int6", "q5_0", "int4_per_token_head", "q4_0", "kivi2"]
+    order = [
+        "fp32",
+        "bf16",
+        "q8_0",
+        "int8_per_token_head",
+        "fp8",
+        "int6",
+        "q5_0",
+        "int4_per_token_head",
+        "q4_0",
+        "kivi2",
+    ]
     sizes = [kv_format(name).kv_bytes(8, 128, 128) for name in order]
     assert sizes[:2] == [16384 // 2, 4096]
     assert sizes[-1] == min(sizes)

@@ -16,7 +16,9 @@ def test_tokens(text: str, tokens: int) -> None:
     assert parse_tokens(text) == tokens
 
 
-@pytest.mark.parametrize("text", ["", "-1", "8 thousand", "1e9", "0.3", "nan", "8KB", "9" * 40, "1.0001K", "二", "2000000000"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "8 thousand", "1e9", "0.3", "nan", "8KB", "9" * 40, "1.0001K", "二", "2000000000"]
+)
 def test_bad_tokens(text: str) -> None:
     with pytest.raises(UnitError, match="tokens"):
         parse_tokens(text)

@@ -12,11 +12,19 @@ _NAMES = (
 )  # fmt: skip
 # Kinds of rotary scaling whose stated limit already includes the stretch.
 _INCLUDED = ("su", "longrope", "llama3", "yarn", "default", "mrope", "proportional")
+# Relative positions: `n_positions` is what they were trained with, not a limit.
+_NO_LIMIT = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 _GEMMA = ("gemma3", "gemma3_text", "gemma3n_text")
 
 
 def context_limit(keys: Keys, model_type: str) -> int | None:
     """Tokens, or None where nothing is stated (recurrent models, relative positions)."""
+    if model_type in _NO_LIMIT:
+        return None
+    own = _number(keys, "model_max_length")
+    if own is not None:
+        # Cohere's files state both; vLLM takes this one wherever it is there.
+        return own
     stated = [value for name in _NAMES if (value := _number(keys, name)) is not None]
     if not stated:
         return None

@@ -40,7 +40,8 @@ FAMILIES: dict[str, Family] = {
          "ernie4_5_moe", "glm", "glm4", "glm4_moe", "bailing_moe", "bailing_moe_v2", "hunyuan", "hunyuan_v1_dense",
          "hunyuan_v1_moe", "seed_oss", "helium", "phi3small", "deepseek", "aria_text",
          "diffllama", "bitnet", "solar_open", "hy_v3", "sarvam_moe", "jais2", "iquestcoder", "orion", "skywork",
-         "telechat2", "smollm3", "exaone", "glm4v_text", "glm4v_moe_text", ), _PLAIN),
+         "telechat2", "smollm3", "exaone", "stablelm_epoch", "chameleon", "aria_moe_lm", "grok-1",
+         "ernie4_5_moe_vl", "ernie4_5_vl_moe", "ernie4_5_vl_moe_text", "solar", "glm4v_text", "glm4v_moe_text", ), _PLAIN),
     **dict.fromkeys(("cohere", "gemma"), Family(read=read_attention, tied=True)),
     **dict.fromkeys(("phi", "nemotron", "persimmon", "arcee", "apertus", "nanochat"),
                     Family(read=read_attention, gated=False)),
@@ -58,6 +59,14 @@ FAMILIES: dict[str, Family] = {
     "gpt_neo": Family(read=read_attention, kv_heads="heads", gated=False, width_factor=4, tied=True, window="gpt_neo"),
     "minimax_m2": Family(read=read_attention, window="softmax_only"),
     "yuan": Family(read=read_yuan),
+    **dict.fromkeys(("refinedwebmodel", "refinedweb"),
+                    Family(read=read_attention, kv_heads="refined_web", gated=False, width_factor=4, tied=True)),
+    "plamo": Family(read=read_attention, kv_heads="shared_heads"),
+    "deci": Family(read=read_nemotron_nas),
+    "phi-msft": Family(read=read_attention, gated=False, width_factor=4),
+    "jais": _OLD,
+    # Keys and values as in any other model; how their parameters are laid out is not counted here.
+    **dict.fromkeys(("arctic", "molmo", "hf_olmo"), Family(read=read_attention, options={"weights_unknown": True})),
     "jetmoe": Family(read=read_attention, options={"weights_unknown": True}),
     "openelm": Family(read=read_openelm),
     "nemotron-nas": Family(read=read_nemotron_nas),
@@ -68,7 +77,7 @@ FAMILIES: dict[str, Family] = {
     # A window in every layer, or from one layer on, where a flag says so.
     **dict.fromkeys(("mistral", "mixtral", "phi3", "phi3_v", "phimoe", "phi4mm", "ministral", "ministral3"), _SLIDING),
     **dict.fromkeys(("qwen2", "qwen3", "qwen2_vl", "qwen2_5_vl", "qwen2_vl_text",
-                     "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "minicpmv", "qwen2_5_omni_text",
+                     "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "minicpmv", "minicpmo", "qwen2_5_omni_text",
                      "qwen3_omni_moe_text"), _QWEN),
     "mimo": _QWEN,
     "qwen2_moe": Family(read=read_attention, window="qwen", options={"slides": "even_below"}),
@@ -100,6 +109,7 @@ FAMILIES: dict[str, Family] = {
                         options={"no_feed_forward": True, "inner_is_stated": True}),
     "falcon_mamba": _recurrent("mamba1", "all_state", options={"no_feed_forward": True, "inner_is_stated": True}),
     "mamba2": _recurrent("mamba2", "all_state", options={"no_feed_forward": True}),
+    "mamba_ssm": _recurrent("mamba_ssm", "all_state", tied=True, options={"no_feed_forward": True}),
     "jamba": _recurrent("mamba1", "period"),
     **dict.fromkeys(("bamba", "granitemoehybrid"), _recurrent("mamba2", "listed")),
     "falcon_h1": _recurrent("mamba2", "all_both"),
@@ -140,7 +150,8 @@ WRAPPED: dict[str, str] = {
     "paligemma": "gemma", "mistral3": "mistral", "qwen2_audio": "qwen2", "qwen2_5_vl": "qwen2_5_vl",
     "qwen2_vl": "qwen2_vl", "kimi_k3": "kimi_linear", "kimi_k25": "deepseek_v3", "deepseek_vl_v2": "deepseek_v2",
     "qwen2_5_omni_thinker": "qwen2_5_omni_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe_text",
-    "step3_vl": "step3_text", "lfm2_vl": "lfm2", "voxtral": "llama", "aya_vision": "cohere2", "smolvlm": "llama",
+    "glm4v": "glm4v_text", "glm4v_moe": "glm4v_moe_text", "RefinedWebModel": "refinedwebmodel",
+    "RefinedWeb": "refinedweb", "step3_vl": "step3_text", "lfm2_vl": "lfm2", "voxtral": "llama", "aya_vision": "cohere2", "smolvlm": "llama",
 }  # fmt: skip
 
 # Configurations that name only a class: the type that the class stands for.
@@ -150,5 +161,5 @@ ARCHITECTURES: dict[str, str] = {
     "MiniMaxText01ForCausalLM": "minimax_text_01", "MiniMaxM1ForCausalLM": "minimax_m1",
     "DeciLMForCausalLM": "nemotron-nas", "LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3", "RwkvForCausalLM": "rwkv",
-    "Rwkv5ForCausalLM": "rwkv5", "Rwkv6ForCausalLM": "rwkv6", "Step3TextForCausalLM": "step3_text",
+    "Grok1ForCausalLM": "grok-1", "Grok1ModelForCausalLM": "grok-1", "Rwkv5ForCausalLM": "rwkv5", "Rwkv6ForCausalLM": "rwkv6", "Step3TextForCausalLM": "step3_text",
 }  # fmt: skip

@@ -56,5 +56,11 @@ def _group_bits(config: Mapping[str, Any]) -> int | None:
 
 
 def _quantization(raw: Raw, keys: Keys) -> Mapping[str, Any]:
-    config = keys.raw.get("quantization_config") or raw.get("quantization_config")
-    return config if isinstance(config, Mapping) else {}
+    """The quantisation's own object, by its present name or an older one; a nested `quantization` is laid over it."""
+    for holder in (keys.raw, raw):
+        for name in ("quantization_config", "compression_config"):
+            config = holder.get(name)
+            if isinstance(config, Mapping):
+                nested = config.get("quantization")
+                return {**config, **nested} if isinstance(nested, Mapping) else config
+    return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from kvcore.model.keys import Keys, Raw
 from kvcore.model.memories import Attention
 from kvcore.model.model import Model, Reading
 from kvcore.model.quantization import cache_format, weight_format
+from kvcore.model.readers.encoders import read_encoder
 from kvcore.model.readers.shape import HEAD_DIM_NAMES, HEAD_NAMES, HIDDEN_NAMES, LAYER_NAMES, Family, Shape
 from kvcore.paths import DATA
 
@@ -25,12 +27,12 @@ _SHAPES_THE_CACHE = re.compile(
     r"layer_types|layers_block|block_types?$|block_configs|hybrid|attn_type|attention_types|attn_layer|full_attn|"
     r"layer_pattern|_pattern$|attention_interval|cla_|share_factor|compress|^index_|indexer|ssm|mamba|conv_kernel|"
     r"conv1d|d_conv|conv_L|linear_(attn|conv|key|value|num|head)|recurrent|cross_attention_layers|state_size|"
-    r"sparse_attention|kda|global_(head|attn)|attn_config|lru_|d_state|memory_size|cache_layers|kv_source|per_layer_config",
+    r"sparse_attention|kda|global_(head|attn)|attn_config|lru_|d_state|memory_size|cache_layers|kv_source|per_layer_config|^sparse_config|cache_quantization",
     re.IGNORECASE,
 )
 # Keys that match the above and change nothing of what a request makes a model remember.
 _HARMLESS = re.compile(
-    r"^(use_cache|cache_implementation|max_window_layers|chunk_size_feed_forward|mamba_chunk_size|mamba_conv_bias|"
+    r"^(use_cache|compression_config|cache_implementation|max_window_layers|chunk_size_feed_forward|mamba_chunk_size|mamba_conv_bias|"
     r"mamba_proj_bias|mamba_hidden_act|mamba_norm_before_gate|mamba_rms_norm|mamba_use_mlp|use_mamba_kernels|"
     r"use_mambapy|chunk_size|mtp_.*|.*_sparsity_pattern|cross_attention_hidden_size|mm_.*|hidden_mamba_act|"
     r"ssm_(multipliers|in_multiplier|out_multiplier)|compress_rope_theta|rope_.*|.*_rope_theta|use_conv_bias|"
@@ -39,7 +41,11 @@ _HARMLESS = re.compile(
     r"blocksparse_homo_head_pattern|ep_size|sparse_attention_type|context_window_size|prefill_chunk_size|attention_sink_size|index_topk|index_block_size|.*_multiplier)$"
 )
 # What makes any bound impossible where it is not understood: a state's size does not follow from heads and layers.
-_HAS_STATE = re.compile(r"ssm|mamba|conv_kernel|conv1d|d_conv|recurrent|state_size|linear_|kda|lru_|rwkv|d_state", re.I)
+_HAS_STATE = re.compile(
+    r"ssm|mamba|conv_kernel|conv1d|d_conv|recurrent|state_size|linear_|lightning|kda|lru_|rwkv|d_state|delta|"
+    r"layer_group_size|group_norm_size|attn_type_list|retention",
+    re.IGNORECASE,
+)
 _ESSENTIAL = {*LAYER_NAMES, *HIDDEN_NAMES, *HEAD_NAMES}
 
 
@@ -66,8 +72,10 @@ def parse_config(text: str) -> dict[str, Any]:
         raw = json.loads(text)
     except RecursionError:
         raise ConfigError("config.json: nested too deeply to be a model's configuration") from None
-    except ValueError as problem:
+    except json.JSONDecodeError as problem:
         raise ConfigError(f"config.json: not valid JSON ({problem})") from None
+    except ValueError:
+        raise ConfigError("config.json: a number in it has thousands of digits, which no key has") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"config.json: expected an object {{…}}, found {type(raw).__name__}")
     return raw
@@ -91,6 +99,8 @@ def _text_config(raw: Raw) -> tuple[Raw, str, str]:
 
 def _type_of(raw: Raw) -> str:
     stated = raw.get("model_type")
+    if stated is None and isinstance(raw.get("ssm_cfg"), Mapping) and "d_model" in raw:
+        return "mamba_ssm"
     return stated if isinstance(stated, str) else ""
 
 
@@ -111,7 +121,7 @@ def _defaults() -> dict[str, dict[str, Any]]:
 
 def _keys(raw: Raw, text: Raw, model_type: str, path: str) -> Keys:
     merged = dict(text)
-    for shared in ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_config"):
+    for shared in ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_config", "compression_config"):
         if merged.get(shared) is None and raw.get(shared) is not None:
             merged[shared] = raw[shared]
     defaults = _defaults().get(model_type, {})
@@ -132,9 +142,31 @@ def _understood(raw: Raw, text: Raw, model_type: str, path: str, name: str) -> M
         )
     keys = _keys(raw, text, model_type, path)
     keys.know("model_type", "architectures", *family.harmless)
+    reason = _reads_at_once(raw, text)
+    if reason:
+        family = replace(FAMILIES["bert"], read=read_encoder, notes=(reason,))
     shape = family.read(keys, family)
+    if reason:
+        # What its layers would keep does not matter: they keep nothing.
+        keys.know(*keys.raw)
     _refuse_unknown_keys(keys, model_type)
     return _model(keys, raw, shape, model_type, family, name)
+
+
+_ENCODER_CLASS = re.compile(r"^(T5|MT5|UMT5|LongT5)EncoderModel$|^Whisper.*ForAudioClassification$")
+
+
+def _reads_at_once(raw: Raw, text: Raw) -> str:
+    """Why this configuration of a decoder's family keeps no cache: it is used as an encoder; empty where it is not."""
+    names = raw.get("architectures")
+    first = str(names[0]) if isinstance(names, list) and names else ""
+    if _ENCODER_CLASS.search(first):
+        return f"{first} is the encoder alone."
+    if text.get("use_bidirectional_attention") is True:
+        return "use_bidirectional_attention: every token sees the whole input at once, as in an encoder."
+    if text.get("is_causal") is False:
+        return "is_causal is false: every token sees the whole input at once, as in an encoder."
+    return ""
 
 
 def _refuse_unknown_keys(keys: Keys, model_type: str) -> None:
@@ -143,7 +175,7 @@ def _refuse_unknown_keys(keys: Keys, model_type: str) -> None:
     for full_name in keys.unused():
         leaf = full_name.rsplit(".", 1)[-1]
         value = _value_at(keys, full_name)
-        if value in (None, False, 0, "", 1.0) or (isinstance(value, list | dict) and not value):
+        if value in (None, False, 0, -1, "", 1.0) or (isinstance(value, list | dict) and not value):
             continue
         if _SHAPES_THE_CACHE.search(leaf) and not _HARMLESS.match(leaf):
             unknown.append(full_name)
@@ -175,7 +207,7 @@ def _short(value: Any) -> str:
 def _model(keys: Keys, raw: Raw, shape: Shape, model_type: str, family: Family, name: str) -> Model:
     limit = context_limit(keys, model_type)
     declared, notes = cache_format(raw, keys)
-    keys.know("dtype", "torch_dtype", "vocab_size", "quantization_config")
+    keys.know("dtype", "torch_dtype", "vocab_size", "quantization_config", "compression_config")
     defaulted = tuple(keys.all_defaulted())
     if defaulted:
         stated = ", ".join(f"{key} = {value}" for key, value in defaulted)
@@ -230,6 +262,4 @@ def _bound(raw: Raw, text: Raw, model_type: str, name: str, refusal: UnknownLayo
     shape = Shape(layers=((memory,),) * layers, hidden_size=hidden, num_attention_heads=heads, head_dim=head_dim)
     family = Family(read=lambda *_: shape, notes=(f"Upper bound. Not understood: {refusal}.",))
     model = _model(keys, raw, shape, model_type or "unknown", family, name)
-    from dataclasses import replace
-
     return replace(model, knowledge="upper_bound")

@@ -196,6 +196,16 @@ def _falcon(keys: Keys, heads: int) -> int:
     return 1 if keys.flag("multi_query", True) else heads
 
 
+def _refined_web(keys: Keys, heads: int) -> int:
+    """Falcon under its first name: `n_head_kv` where it is stated (40B), else multi-query (7B)."""
+    return keys.integer("n_head_kv", default=_multi_query_default(keys, heads))
+
+
+def _shared_heads(keys: Keys, heads: int) -> int:
+    """PLaMo: `n_shared_head` query heads share one KV head."""
+    return max(1, heads // keys.integer("n_shared_head", default=1))
+
+
 def _chatglm(keys: Keys, heads: int) -> int:
     """ChatGLM: `multi_query_group_num` KV heads where `multi_query_attention` is on."""
     keys.know("multi_query_group_num")
@@ -224,6 +234,8 @@ KV_HEAD_RULES: dict[str, Callable[[Keys, int], int]] = {
     "heads": _same_as_heads,
     "multi_query": _multi_query_default,
     "falcon": _falcon,
+    "refined_web": _refined_web,
+    "shared_heads": _shared_heads,
     "chatglm": _chatglm,
     "attn_config": _attn_config,
     "groups": _attention_groups,

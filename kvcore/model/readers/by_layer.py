@@ -81,7 +81,10 @@ def read_nemotron_nas(keys: Keys, family: Family) -> Shape:
     layers, hidden, heads = read_layers(keys), read_hidden(keys), read_heads(keys)
     head_dim = read_head_dim(keys, hidden, heads)
     blocks = keys.per_layer("block_configs", layers)
+    by_layer = keys.per_layer("num_key_value_heads_per_layer", layers)
     keys.know("num_key_value_heads", "num_key_value_heads_per_layer")
+    if blocks is None and by_layer is not None:
+        return _deci(keys, family, by_layer)
     if blocks is None:
         raise ConfigError("config.json: block_configs is missing; expected one entry for each layer")
     memories: list[tuple[Memory, ...]] = []
@@ -98,6 +101,17 @@ def read_nemotron_nas(keys: Keys, family: Family) -> Shape:
         layers=tuple(memories), hidden_size=hidden, num_attention_heads=heads, head_dim=head_dim,
         vocab_size=vocabulary, tally=tally,
     )  # fmt: skip
+
+
+def _deci(keys: Keys, family: Family, by_layer: list[object]) -> Shape:
+    """DeciLM's first generation: every layer has attention, with a number of KV heads of its own."""
+    plain = Keys({**keys.raw, "num_key_value_heads": keys.raw["num_attention_heads"]}, path=keys.path)
+    geometry = read_geometry(plain, family)
+    layers: list[tuple[Memory, ...]] = []
+    for entry in by_layer:
+        kv_heads = check_kv_heads(geometry.heads, keys.check(entry, ("num_key_value_heads_per_layer",), 1, 2**14))
+        layers.append((Attention(num_kv_heads=kv_heads, head_dim=geometry.head_dim, v_head_dim=geometry.v_head_dim),))
+    return finish(keys, family, geometry, layers)
 
 
 _LINEAR = NoMemory(reason="attention replaced by a linear layer")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvcore.errors import ConfigError
+from kvcore.errors import ConfigError, UnknownLayoutError
 from kvcore.formats import element_format
 from kvcore.model.dtype import model_dtype
 from kvcore.model.keys import Keys
@@ -31,6 +31,8 @@ STATE_DTYPE_NAMES = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
 def state_bytes_per_element(keys: Keys, family: Family) -> int:
     """Bytes of one number of a recurrent state: the declared dtype, else the family's, else the model's."""
     declared = keys.text(*STATE_DTYPE_NAMES)
+    if declared == "auto":
+        declared = None
     return _element_bytes(declared or family.state_dtype or model_dtype(keys))
 
 
@@ -91,6 +93,27 @@ def mamba2(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
         (heads, head_dim, state), state_bytes_per_element(keys, family),
     )  # fmt: skip
     return memory, mamba2_parameters(hidden, inner, groups, state, heads, conv)
+
+
+def mamba_ssm(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
+    """The first files of Mamba 1 and 2: `ssm_cfg` names the layer and what differs from that layer's defaults."""
+    own = keys.child("ssm_cfg") or keys
+    if keys.items("attn_layer_idx"):
+        raise UnknownLayoutError("config.json: attn_layer_idx: attention layers of mamba_ssm files are not read",
+                                 keys=("attn_layer_idx",))  # fmt: skip
+    keys.know("attn_cfg")
+    inner = hidden * own.integer("expand", default=2)
+    conv = own.integer("d_conv", default=4, high=1024)
+    element = _element_bytes(model_dtype(keys))
+    if own.text("layer") == "Mamba2":
+        head_dim, size = own.integer("headdim", default=64), own.integer("d_state", default=128, high=2**16)
+        groups = own.integer("ngroups", default=1)
+        memory = _state("Mamba 2", (inner + 2 * groups * size, conv - 1), element,
+                        (max(1, inner // head_dim), head_dim, size), element)  # fmt: skip
+        return memory, mamba2_parameters(hidden, inner, groups, size, max(1, inner // head_dim), conv)
+    size = own.integer("d_state", default=16, high=2**16)
+    memory = _state("Mamba 1", (inner, conv - 1), element, (inner, size), element)
+    return memory, mamba1_parameters(hidden, inner, size, conv, -(-hidden // 16))
 
 
 def gated_delta_net(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
@@ -175,6 +198,7 @@ def rwkv_matrix(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
 
 
 DESIGNS: dict[str, Design] = {
-    "mamba1": mamba1, "mamba2": mamba2, "gdn": gated_delta_net, "kda": kimi_delta, "lightning": lightning,
+    "mamba1": mamba1, "mamba2": mamba2, "mamba_ssm": mamba_ssm, "gdn": gated_delta_net, "kda": kimi_delta,
+    "lightning": lightning,
     "conv": short_convolution, "rg_lru": rg_lru, "rwkv4": rwkv4, "rwkv_matrix": rwkv_matrix,
 }  # fmt: skip

@@ -6,7 +6,7 @@ from kvcore.errors import ConfigError, UnknownLayoutError
 from kvcore.model.keys import Keys
 from kvcore.model.memories import Attention, CrossAttention, Memory, NoMemory
 from kvcore.model.readers.attention import attention_memory, finish, read_geometry
-from kvcore.model.readers.shape import Family, Shape, check_kv_heads, read_heads, read_layers
+from kvcore.model.readers.shape import HEAD_NAMES, Family, Shape, check_kv_heads, read_layers
 from kvcore.model.weights import Tally, attention_parameters
 
 # Keys that size the encoder's own windows and caches nothing.
@@ -27,9 +27,9 @@ def read_encoder(keys: Keys, family: Family) -> Shape:
     if blocks and not keys.stated("num_hidden_layers", "n_layers"):
         layers = sum(keys.check(size, ("block_sizes",), 1, 2048) for size in blocks)
     else:
-        layers = read_layers(keys, "num_hidden_layers", "n_layers")
+        layers = read_layers(keys, "num_hidden_layers", "n_layers", "num_layers", "encoder_layers", "n_layer")
     hidden = keys.integer("hidden_size", "dim", "d_model")
-    heads = read_heads(keys)
+    heads = keys.integer(*HEAD_NAMES, "encoder_attention_heads", high=2**14)
     keys.know(*_ENCODER_KEYS)
     keys.notes.append("Encoder only: it reads its whole input at once, so it keeps no cache.")
     window = keys.raw.get("attention_window")

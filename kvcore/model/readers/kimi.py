@@ -46,8 +46,10 @@ def _attending(keys: Keys, layers: int) -> list[bool]:
     nested = keys.child("linear_attn_config")
     if nested is None:
         raise ConfigError("config.json: linear_attn_config is missing; expected kda_layers and full_attn_layers")
-    delta = set(nested.items("kda_layers") or [])
-    full = set(nested.items("full_attn_layers") or [])
+    delta, full = (
+        {nested.check(layer, (name,), 1, layers) for layer in nested.items(name) or []}
+        for name in ("kda_layers", "full_attn_layers")
+    )
     # The lists name layers from 1; together they must name each layer once.
     if delta & full or delta | full != set(range(1, layers + 1)):
         raise ConfigError(

@@ -156,6 +156,9 @@ def _listed(keys: Keys, layers: int) -> tuple[Slot, ...]:
             keys.know(*_OTHER_WORDS)
             return _words(name, value, layers)
     found = _by_indices(keys, layers)
+    if found is None and "conv_L_cache" in keys.raw:
+        # LFM2 attends in every layer where its file lists none.
+        return ("full",) * layers
     if found is None:
         raise ConfigError("config.json: layer_types is missing; expected one word for each layer")
     return found

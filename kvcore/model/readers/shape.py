@@ -63,7 +63,7 @@ class Geometry:
 
 
 LAYER_NAMES = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers")
-HIDDEN_NAMES = ("hidden_size", "n_embd", "d_model", "dim", "model_dim")
+HIDDEN_NAMES = ("n_embed", "hidden_size", "n_embd", "d_model", "dim", "model_dim")
 HEAD_NAMES = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
 HEAD_DIM_NAMES = ("head_dim", "attention_head_dim", "kv_channels", "head_size")
 
