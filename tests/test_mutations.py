@@ -47,7 +47,7 @@ def _mutate(raw: dict[str, Any], rng: random.Random, names: list[str]) -> None:
     elif action == 4 and isinstance(target[key], int | float):
         target[key] = target[key] * rng.choice([-1, 0, 2, 0.5, 1000, 10**9])
     elif isinstance(target[key], list) and target[key]:
-        target[key] = target[key][: rng.randrange(len(target[key]))] + [copy.deepcopy(rng.choice(JUNK))]
+        target[key] = [*target[key][: rng.randrange(len(target[key]))], copy.deepcopy(rng.choice(JUNK))]
     else:
         target[key] = copy.deepcopy(rng.choice(JUNK))
 

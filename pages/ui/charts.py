@@ -63,7 +63,7 @@ def growth_chart(
 
 def _ends(tokens: int, limit: int | None) -> tuple[int, int]:
     """The tokens axis: 1K … 1M, wider where the scenario or the model's limit would sit at an end."""
-    low, high = min(tokens or _FIRST, limit or _FIRST), max(tokens, (limit or 0) // 2)
+    low, high = min(tokens or 2 * _FIRST, limit or 2 * _FIRST), max(tokens, (limit or 0) // 2)
     first = _FIRST
     while first > 16 and first > low / 2:
         first //= 4

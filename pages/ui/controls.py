@@ -87,7 +87,7 @@ def _picker() -> None:
         options.insert(0, keep["model"])
 
     def shown(option: str) -> str:
-        return f"Yours: {brought.name}" if option == OWN and brought else labels.get(option, option)
+        return f"{brought.name} (brought by you)" if option == OWN and brought else labels.get(option, option)
 
     st.selectbox("Model", options, key="model", format_func=shown, on_change=_model_changed)
 
@@ -193,7 +193,9 @@ def _filters() -> None:
 
 def _link(chosen: Chosen, now: Scenario) -> None:
     if chosen.config is None:
-        st.markdown("This model's configuration is too large for a link. Whoever opens it also needs the file.")
+        st.markdown(
+            "This model does not fit into a link: whoever opens it also needs the file, else the default is shown."
+        )
     else:
         st.markdown("This address opens exactly this view.")
     st.code(state.link(now), language=None, wrap_lines=True)

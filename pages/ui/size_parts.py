@@ -75,7 +75,7 @@ def growth(chosen: Chosen, scenario: Scenario, kv: KVFormat, colours: theme.Pale
     with compare:
         st.multiselect(
             "Compare with", options, key="compare", format_func=models.name_of, max_selections=MAX_COMPARED,
-            placeholder="Compare with other models", label_visibility="collapsed",
+            placeholder="Compare with other models", label_visibility="collapsed", wrap=True,
         )  # fmt: skip
     lines = [Line(id=chosen.id, name=chosen.name, model=chosen.model, kv=kv, source=source)]
     lines += _compared(scenario, chosen.id)
@@ -200,7 +200,9 @@ def tables(chosen: Chosen, scenario: Scenario, kv: KVFormat, result: SizeResult)
             ("contexts", contexts, "Cache size at growing contexts"),
             ("layers", per_layer, "Cache size of each layer"),
         ):
-            st.dataframe(frame, hide_index=True, alt=alt, key=f"table_{name}")
+            names = [str(column) for column in frame if str(column).endswith(("bytes", "tokens"))]
+            counts = {column: st.column_config.NumberColumn(format="localized") for column in names}
+            st.dataframe(frame, hide_index=True, alt=alt, column_config=counts, key=f"table_{name}")
             st.download_button(
                 "Download CSV",
                 made.csv(frame),

@@ -64,9 +64,14 @@ PATTERNS: dict[str, str] = {
 _PATTERN_SIZE = {"latent": "5px 5px", "cross": "6px 6px"}
 
 
-# On a phone, controls and big numbers stand two by two, so that the answer is on the first screen.
-_PHONE = """<style>
+# On a phone, controls and big numbers stand two by two, so that the answer is on the first screen. Chosen options are
+# outlined: Streamlit writes white on the primary colour, which is unreadable in the dark theme.
+_STYLE = """<style>
+[data-testid="stMultiSelect"] [data-tag] {
+  background: transparent; color: inherit; border: 1px solid currentColor;
+}
 @media (max-width: 640px) {
+  [data-testid="stMetricValue"] { font-size: 1.6rem; }
   .st-key-scenario [data-testid="stColumn"], .st-key-numbers [data-testid="stColumn"] {
     flex: 1 1 calc(50% - 1rem); min-width: calc(50% - 1rem); width: calc(50% - 1rem);
   }
@@ -77,7 +82,7 @@ _PHONE = """<style>
 
 def layout() -> None:
     """Add the little that Streamlit's own layout lacks; call once in every run."""
-    st.html(_PHONE)
+    st.html(_STYLE)
 
 
 def name() -> str:
