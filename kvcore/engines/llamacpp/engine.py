@@ -1,0 +1,246 @@
+"""llama.cpp's answers: everything is set aside at the start, so a request is charged its part of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.engines.llamacpp.caches import Cache, make_caches
+from kvcore.engines.llamacpp.devices import HOST
+from kvcore.engines.llamacpp.settings import (
+    CELL_PADDING,
+    OPTIONS,
+    VERSION,
+    VERSIONS,
+    Context,
+    LlamaCppSettings,
+    make_context,
+    make_settings,
+    window_cells,
+)
+from kvcore.errors import EngineError
+from kvcore.model.model import Model
+from kvcore.size import Term
+
+
+class LlamaCpp:
+    """llama.cpp, as llama-server or as a library; see kvcore.engines.base.Engine.
+
+    The cache is allocated whole when the context is made. `bytes_per_request` is that allocation, on the fullest
+    device, divided by the requests of max_model_len that it holds at once: a slot's share. There are no blocks.
+    """
+
+    name = "llama.cpp"
+    versions = "; ".join(VERSIONS.values())
+    options = OPTIONS
+
+    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> LlamaCppSettings:
+        """See Engine.settings. Without --ctx-size it is the least with which a slot holds max_model_len, and without
+        that the training context; without max_model_len, requests are as long as a slot allows.
+        """
+        return make_settings(model, common, values)
+
+    def layout(self, model: Model, settings: LlamaCppSettings) -> Layout:
+        """A slot's share of the fullest device's cache; EngineError for what llama.cpp refuses or a slot too short."""
+        context = make_context(model, settings)
+        caches = make_caches(model, settings, context)
+        length = _length(settings, context)
+        requests = _requests(context, length)
+        device, held = fullest(caches)
+        share = -(-held // requests)
+        return Layout(
+            engine=self.name,
+            engine_version=settings.version,
+            model=model.name,
+            kv_dtype=_dtype(settings),
+            max_model_len=length,
+            bytes_per_request=share,
+            groups=tuple(_group(cache) for cache in caches),
+            terms=_layout_terms(caches, context, device, held, requests, share),
+            notes=_notes(model, settings, context),
+        )
+
+    def capacity(self, model: Model, settings: LlamaCppSettings, kv_bytes: int) -> Capacity:
+        """The cells of all streams and the requests that they hold at once, where the cache fits in `kv_bytes` of
+        the fullest device; llama.cpp does not start where it does not fit, and more memory makes no more cells.
+        EngineError for a model that keeps no cache.
+        """
+        context = make_context(model, settings)
+        caches = make_caches(model, settings, context)
+        _, held = fullest(caches)
+        if not held:
+            raise EngineError(f"{self.name}: {model.name} keeps no cache, so there is no capacity to compute")
+        requests = _requests(context, _length(settings, context))
+        fits = held <= kv_bytes
+        tokens = context.n_ctx_seq * context.streams if fits else 0
+        return Capacity(
+            kv_bytes=kv_bytes,
+            kv_cache_size_tokens=tokens,
+            max_concurrency=Fraction(requests if fits else 0),
+            log_lines=tuple(line for cache in caches for line in cache.lines()) if fits else (),
+            terms=_capacity_terms(model, settings, context, caches, kv_bytes),
+        )
+
+    def log_lines(self, model: Model, settings: LlamaCppSettings) -> tuple[str, ...]:
+        """The lines about its caches that llama.cpp logs with memory enough; EngineError as layout."""
+        context = make_context(model, settings)
+        return tuple(line for cache in make_caches(model, settings, context) for line in cache.lines())
+
+    def flags(self, model: Model, settings: LlamaCppSettings) -> tuple[str, ...]:
+        """The `llama-server` command, only what differs from its defaults."""
+        words = ["llama-server", "--model", f"{model.name}.gguf", "--ctx-size", str(settings.ctx_size)]
+        default = LlamaCppSettings()
+        for option in OPTIONS:
+            value = getattr(settings, option.field)
+            if option.field in ("ctx_size", "tool", "tensor_split") or value == getattr(default, option.field):
+                continue
+            if option.kind != "switch":
+                words += [option.flag, str(value)]
+            elif value:
+                words.append(option.flag)
+        if settings.tensor_split:
+            words += ["--tensor-split", ",".join(f"{share:g}" for share in settings.tensor_split)]
+        return tuple(words)
+
+
+LLAMACPP = LlamaCpp()
+
+
+def fullest(caches: tuple[Cache, ...]) -> tuple[str, int]:
+    """The device with the most bytes of cache, and those bytes; the host only where no GPU holds any."""
+    held = {device: sum(cache.bytes_on(device) for cache in caches) for device in _devices(caches)}
+    return max(held.items(), key=lambda pair: pair[1], default=(HOST, 0))
+
+
+def _devices(caches: tuple[Cache, ...]) -> tuple[str, ...]:
+    """The GPUs that hold a part of the caches, else the host."""
+    places = {row.device for cache in caches for row in cache.rows}
+    return tuple(sorted(places - {HOST} or places))
+
+
+def _length(settings: LlamaCppSettings, context: Context) -> int:
+    """Tokens of one request: max_model_len, which a slot must hold, else all that a slot holds."""
+    length = settings.max_model_len or context.n_ctx_slot
+    if length > context.n_ctx_slot:
+        raise EngineError(
+            f"llama.cpp: max_model_len {length:,} does not fit in a slot of {context.n_ctx_slot:,} tokens (n_ctx_slot: "
+            f"--ctx-size {settings.ctx_size:,} over {context.streams} streams, at most the training context)"
+        )
+    return length
+
+
+def _requests(context: Context, length: int) -> int:
+    """Requests of `length` tokens held at once: one a slot, and in a unified cache no more than its cells allow."""
+    return min(context.slots, context.n_ctx_seq // length) if context.unified else context.slots
+
+
+def _dtype(settings: LlamaCppSettings) -> str:
+    k, v = settings.formats
+    return k.name if k == v else f"{k.name}/{v.name}"
+
+
+def _group(cache: Cache) -> Group:
+    largest = max((row.k_bytes + row.v_bytes for row in cache.rows), default=0)
+    return Group(kind=cache.kind, layers=cache.layers, page_bytes=largest)
+
+
+def _layout_terms(
+    caches: tuple[Cache, ...], context: Context, device: str, held: int, requests: int, share: int
+) -> tuple[Term, ...]:
+    terms = [Term(name=f"{cache.kind} cache", formula=_formula(cache), value=cache.bytes, unit="B") for cache in caches]
+    places = sorted({row.device for cache in caches for row in cache.rows})
+    if len(places) > 1:
+        for place in places:
+            size = sum(cache.bytes_on(place) for cache in caches)
+            rows = sum(row.layers for cache in caches for row in cache.rows if row.device == place)
+            text = f"{rows} layers' caches = {size:,} B"
+            terms.append(Term(name=f"on {place}", formula=text, value=size, unit="B"))
+    text = f"{held:,} B on {device}, allocated when the server starts"
+    terms.append(Term(name="allocated at start", formula=text, value=held, unit="B"))
+    text = f"{held:,} B / {requests} requests at once = {share:,} B"
+    terms.append(Term(name="one request", formula=text, value=share, unit="B"))
+    return tuple(terms)
+
+
+def _formula(cache: Cache) -> str:
+    if cache.kind == "state":
+        copies = cache.slots * (1 + cache.rollbacks)
+        one = cache.bytes // copies if copies else 0
+        return f"{cache.layers} layers, {one:,} B of 32-bit floats × {copies} slots = {cache.bytes:,} B"
+    cells = cache.cells * cache.streams
+    streams = f" × {cache.streams} streams" if cache.streams > 1 else ""
+    row = cache.bytes // cells if cells else 0
+    return f"{cache.cells:,} cells{streams} × {row:,} B of {cache.layers} layers = {cache.bytes:,} B"
+
+
+def _capacity_terms(
+    model: Model, settings: LlamaCppSettings, context: Context, caches: tuple[Cache, ...], kv_bytes: int
+) -> tuple[Term, ...]:
+    device, held = fullest(caches)
+    cells = context.n_ctx_seq * context.streams
+    text = f"{context.n_ctx_seq:,} cells × {context.streams} streams = {cells:,}"
+    terms = [Term(name="cells", formula=text, value=cells, unit="tokens")]
+    if held > kv_bytes:
+        text = f"llama.cpp does not start: {held:,} B on {device}, {held - kv_bytes:,} B more than there are"
+        terms.append(Term(name="shortfall", formula=text, value=held - kv_bytes, unit="B"))
+    else:
+        text = f"{kv_bytes:,} − {held:,} B stay free: the cache is as large as --ctx-size says"
+        terms.append(Term(name="unused", formula=text, value=kv_bytes - held, unit="B"))
+    largest = _largest_context(model, settings, caches, kv_bytes)
+    text = f"the largest --ctx-size whose cache fits in {kv_bytes:,} B of {device} = {largest:,}"
+    terms.append(Term(name="largest context", formula=text, value=largest, unit="tokens"))
+    return tuple(terms)
+
+
+def _largest_context(model: Model, settings: LlamaCppSettings, caches: tuple[Cache, ...], kv_bytes: int) -> int:
+    """The largest --ctx-size in whole cells that fits, by bisection: more context never takes less. 0: none does."""
+    step = CELL_PADDING * (1 if settings.unified else settings.slots)
+    window = next((cache.window for cache in caches if cache.kind == "sliding"), 0)
+    rates = [_rates(caches, device) for device in _devices(caches)]
+
+    def fits(steps: int) -> bool:
+        context = make_context(model, settings, steps * step)
+        cells = context.n_ctx_seq * context.streams
+        slid = context.streams * window_cells(window, context, settings) if window else 0
+        return all(cells * full + slid * sliding + fixed <= kv_bytes for full, sliding, fixed in rates)
+
+    low, high = 0, (2**31 - 1) // step
+    if fits(high):
+        return high * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low * step
+
+
+def _rates(caches: tuple[Cache, ...], device: str) -> tuple[int, int, int]:
+    """Bytes on a device for each full cell, for each sliding cell, and whatever the context."""
+    full = sliding = fixed = 0
+    for cache in caches:
+        size = cache.bytes_on(device)
+        if cache.kind == "state":
+            fixed += size
+        elif cache.kind == "sliding":
+            sliding += size // (cache.cells * cache.streams)
+        else:
+            full += size // (cache.cells * cache.streams)
+    return full, sliding, fixed
+
+
+def _notes(model: Model, settings: LlamaCppSettings, context: Context) -> tuple[str, ...]:
+    notes = ["The whole cache is allocated at the start; a request is charged its share of it."]
+    if settings.ctx_size == 0:
+        notes.append(
+            "The training context is assumed whole: unless -c 0 is given, --fit lowers it where memory is short."
+        )
+    if settings.devices > 1 and not settings.tensor_split:
+        notes.append("Layers are divided by free memory, taken as equal on all GPUs.")
+    if settings.spec_draft_n_max:
+        notes.append("The cache of the draft head's own context is not counted.")
+    if model.model_type in ("t5", "mt5", "umt5"):
+        notes.append("As many encoder as decoder layers are assumed; the encoder's output is not kept.")
+    if settings.version != VERSION:
+        notes.append(f"Log lines as in {VERSION}.")
+    return tuple(notes)

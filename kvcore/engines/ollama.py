@@ -1,0 +1,209 @@
+"""Ollama: how it starts llama-server, and what that server then sets aside.
+
+Source: Ollama, snapshot fb307609 (2026-08-21): llm/llama_server.go (the command), server/routes.go (context by memory),
+server/sched.go (slots, batch), envconfig/config.go (defaults). The rules of the caches are llama.cpp's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvcore.engines.base import Capacity, Common, Layout, Option
+from kvcore.engines.llamacpp.architectures import architecture
+from kvcore.engines.llamacpp.engine import LLAMACPP
+from kvcore.engines.llamacpp.settings import CACHE_TYPES, LlamaCppSettings, make_settings
+from kvcore.errors import EngineError
+from kvcore.model.model import Model
+from kvcore.size import Term
+from kvcore.units import GIB, KIB, MIB
+
+VERSION = "fb307609"
+OPTIONS = (
+    Option(flag="--num-ctx", field="num_ctx", kind="integer", help="tokens of one request (num_ctx, or "
+           "OLLAMA_CONTEXT_LENGTH); unset: by total GPU memory"),
+    Option(flag="--num-parallel", field="num_parallel", kind="integer", help="requests at once (OLLAMA_NUM_PARALLEL)"),
+    Option(flag="--kv-cache-type", field="kv_cache_type", kind="text", help="number format of keys and values "
+           "(OLLAMA_KV_CACHE_TYPE)", choices=tuple(CACHE_TYPES)),
+    Option(flag="--num-batch", field="num_batch", kind="integer", help="tokens computed at once (num_batch); unset: by "
+           "context"),
+    Option(flag="--num-gpu", field="num_gpu", kind="integer", help="layers on GPUs (num_gpu); unset: all"),
+    Option(flag="--flash-attention", field="flash_attention", kind="text", help="OLLAMA_FLASH_ATTENTION",
+           choices=("on", "off", "auto")),
+)  # fmt: skip
+# Tokens of one request by the memory of all GPUs together, in GiB; 4,096 below.
+CONTEXT_BY_GIB = ((47, 262_144), (23, 32_768))
+LEAST_CONTEXT = 4096
+# Architectures that are given one slot whatever is asked.
+ONE_SLOT = frozenset(
+    ("mllama", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen3next", "lfm2", "lfm2moe", "nemotron_h",
+     "nemotron_h_moe", "nemotron_h_omni")
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OllamaSettings:
+    """What Ollama was asked, and the llama-server that it starts. `default_num_ctx` where the context was its own.
+
+    `gpu_bytes` is the memory of all GPUs together.
+    """
+
+    asked_num_ctx: int
+    asked_num_parallel: int
+    num_ctx: int
+    num_parallel: int
+    gpu_bytes: int
+    server: LlamaCppSettings
+    architecture: str
+    default_num_ctx: int | None = None
+    num_batch_is_default: bool = True
+    train_context: int | None = None
+    version: str = VERSION
+
+
+class Ollama:
+    """Ollama; see kvcore.engines.base.Engine. Every slot has cells of its own for num_ctx tokens."""
+
+    name = "ollama"
+    versions = f"Ollama, snapshot {VERSION} (2026-08-21), with {LLAMACPP.versions}"
+    options = OPTIONS
+
+    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> OllamaSettings:
+        """See Engine.settings; num_ctx is max_model_len unless given, else Ollama's default for the GPUs (an H100
+        of 80 GB where none is named).
+        """
+        if common.version not in (None, VERSION):
+            raise EngineError(f"ollama: the rules of version {common.version[:40]!r} are not followed, only {VERSION}")
+        if unknown := sorted(set(values) - {option.field for option in OPTIONS}):
+            raise EngineError(f"ollama: {unknown[0][:40]!r} is no option of Ollama here")
+        name = architecture(model)
+        gpu_bytes = 0 if common.platform == "cpu" else common.pp * _gpu_bytes(common)
+        stated = values.get("num_ctx") or common.max_model_len
+        default = None if stated else default_context(gpu_bytes)
+        # Fewer than 4 tokens are taken as 4, and no more than the model was trained for.
+        asked = max(4, stated or default or LEAST_CONTEXT)
+        num_ctx = min(asked, model.context_limit or asked)
+        asked_parallel = max(1, values.get("num_parallel") or 1)
+        parallel = 1 if name in ONE_SLOT or not model.kept else asked_parallel
+        length = common.max_model_len or num_ctx
+        if length > num_ctx:
+            raise EngineError(f"ollama: max_model_len {length:,} is more than num_ctx, which is {num_ctx:,}")
+        server = _server(model, replace(common, version=None, max_model_len=length), values, num_ctx, parallel)
+        return OllamaSettings(
+            asked_num_ctx=asked, asked_num_parallel=asked_parallel, num_ctx=num_ctx, num_parallel=parallel,
+            gpu_bytes=gpu_bytes, server=server, architecture=name, default_num_ctx=default,
+            num_batch_is_default=not values.get("num_batch"), train_context=model.context_limit,
+        )  # fmt: skip
+
+    def layout(self, model: Model, settings: OllamaSettings) -> Layout:
+        """A slot's share of llama-server's caches; EngineError for what llama.cpp refuses."""
+        layout = LLAMACPP.layout(model, settings.server)
+        cells = settings.num_ctx * settings.num_parallel
+        term = Term(
+            name="context of llama-server",
+            formula=f"num_ctx {settings.num_ctx:,} × {settings.num_parallel} slots = {cells:,} tokens",
+            value=cells,
+            unit="tokens",
+        )
+        return replace(
+            layout, engine=self.name, engine_version=settings.version, terms=(term, *layout.terms),
+            notes=(*layout.notes, *_notes(settings)),
+        )  # fmt: skip
+
+    def capacity(self, model: Model, settings: OllamaSettings, kv_bytes: int) -> Capacity:
+        """As llama.cpp's, with Ollama's own words before the lines of llama-server."""
+        capacity = LLAMACPP.capacity(model, settings.server, kv_bytes)
+        return replace(capacity, log_lines=(*_words(settings), *capacity.log_lines)) if capacity.log_lines else capacity
+
+    def flags(self, model: Model, settings: OllamaSettings) -> tuple[str, ...]:
+        """The environment and the command that ask for it; num_batch and num_gpu are set with the request."""
+        server = settings.server
+        words = [f"OLLAMA_CONTEXT_LENGTH={settings.num_ctx}", f"OLLAMA_NUM_PARALLEL={settings.num_parallel}"]
+        if server.cache_type_k != "f16":
+            words.append(f"OLLAMA_KV_CACHE_TYPE={server.cache_type_k}")
+        if server.flash_attn != "auto":
+            words.append(f"OLLAMA_FLASH_ATTENTION={int(server.flash_attn == 'on')}")
+        return (*words, "ollama", "serve")
+
+
+OLLAMA = Ollama()
+
+
+def default_context(gpu_bytes: int) -> int:
+    """num_ctx where nobody says: by the memory of all GPUs (server/routes.go)."""
+    return next((tokens for gib, tokens in CONTEXT_BY_GIB if gpu_bytes >= gib * GIB), LEAST_CONTEXT)
+
+
+def default_batch(tokens: int, flash_attention: str, has_cuda: bool, gpu_bytes: int) -> int:
+    """num_batch where nobody says, with memory enough: by the tokens of all slots (server/sched.go)."""
+    if flash_attention == "off" and has_cuda:
+        return 256 if tokens > 4096 and gpu_bytes <= 8 * GIB else 512
+    return 2048 if tokens > 32_768 else 1024 if tokens > 4096 else 512
+
+
+def _server(model: Model, common: Common, values: Mapping[str, Any], num_ctx: int, parallel: int) -> LlamaCppSettings:
+    """The llama-server that Ollama starts: -c num_ctx × slots, -np slots, and one number for -b and -ub."""
+    flash = values.get("flash_attention") or "auto"
+    has_cuda = common.platform != "cpu"
+    batch = values.get("num_batch") or default_batch(num_ctx * parallel, flash, has_cuda, _gpu_bytes(common))
+    flags: dict[str, Any] = {
+        "ctx_size": num_ctx * parallel, "parallel": parallel, "batch_size": batch, "ubatch_size": batch,
+        "flash_attn": flash, "n_gpu_layers": values.get("num_gpu"),
+    }  # fmt: skip
+    if kind := values.get("kv_cache_type"):
+        flags |= {"cache_type_k": kind, "cache_type_v": kind}
+    settings = make_settings(model, common, flags)
+    if settings.cache_type_k != settings.cache_type_v:
+        raise EngineError(
+            f"ollama: keys in {settings.cache_type_k} and values in {settings.cache_type_v}; it gives both one type"
+        )
+    return settings
+
+
+def _gpu_bytes(common: Common) -> int:
+    """Memory of one GPU, that of an H100 of 80 GB where none is named."""
+    return 80 * GIB if common.gpu is None else common.gpu.memory_bytes
+
+
+def _notes(settings: OllamaSettings) -> tuple[str, ...]:
+    notes = []
+    if settings.num_batch_is_default:
+        notes.append(
+            f"num_batch {settings.server.batch_size:,} is what Ollama takes with memory enough; with less it takes "
+            "down to 512, and sliding layers then have fewer cells."
+        )
+    if settings.default_num_ctx is not None:
+        notes.append("The context is Ollama's default for the GPUs' memory; where it does not fit, Ollama lowers it.")
+    if settings.num_parallel < settings.asked_num_parallel:
+        notes.append(f"Ollama gives {settings.architecture} one slot whatever OLLAMA_NUM_PARALLEL says.")
+    return tuple(notes)
+
+
+def _words(settings: OllamaSettings) -> tuple[str, ...]:
+    """What Ollama itself logs of its choices, without time, level and source."""
+    words = []
+    if settings.default_num_ctx is not None:
+        words.append(
+            f'msg="vram-based default context" total_vram="{_human(settings.gpu_bytes)}" '
+            f"default_num_ctx={settings.default_num_ctx}"
+        )
+    if settings.num_parallel < settings.asked_num_parallel and settings.architecture in ONE_SLOT:
+        words.append(
+            'msg="model architecture does not currently support parallel requests" '
+            f"architecture={settings.architecture}"
+        )
+    if settings.asked_num_ctx > settings.num_ctx:
+        words.append(
+            f'msg="requested context size too large for model" num_ctx={settings.asked_num_ctx} '
+            f"n_ctx_train={settings.train_context}"
+        )
+    return tuple(words)
+
+
+def _human(size: int) -> str:
+    """Bytes as Ollama prints them (format/bytes.go, HumanBytes2)."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} B"
