@@ -1,0 +1,196 @@
+"""SGLang's answers: what a request takes of the pools, how many fit, what is logged, and the command for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.engines.sglang.cells import Stage, has_sliding_pool, latent_is_packed, page_size, resolve_dtype, stages
+from kvcore.engines.sglang.lines import log_lines
+from kvcore.engines.sglang.pools import Need, Sizes, pool_sizes, request_need, window_too_wide
+from kvcore.engines.sglang.settings import OPTIONS, VERSION, SglangSettings, make_settings
+from kvcore.model.memories import Attention, Indexer, State
+from kvcore.model.model import Model
+from kvcore.size import Term
+
+
+class SGLang:
+    """SGLang 0.5.23; see kvcore.engines.base.Engine."""
+
+    name = "sglang"
+    versions = f"SGLang {VERSION}, applied to 0.4 and 0.5; log lines without a dtype before about 0.5.10"
+    options = OPTIONS
+
+    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> SglangSettings:
+        """See Engine.settings; `max_model_len` defaults to the model's own limit."""
+        return make_settings(model, common, values)
+
+    def layout(self, model: Model, settings: SglangSettings) -> Layout:
+        """What one request of context_length tokens takes on the fullest rank; EngineError for what is refused."""
+        parts = stages(model, settings)
+        page, need = page_size(model, settings), request_need(model, settings)
+        stage = max(parts, key=lambda part: _request_bytes(part, need))
+        dtype = resolve_dtype(model, settings)
+        cells = [cell for cell in (stage.full, stage.swa) if cell is not None]
+        single = cells[0] if len(cells) == 1 else None
+        slots = need.tokens if stage.full else need.swa_tokens
+        return Layout(
+            engine=self.name,
+            engine_version=settings.version,
+            model=model.name,
+            kv_dtype="fp8_ds_mla" if latent_is_packed(model, settings, dtype) else dtype,
+            max_model_len=settings.context_length,
+            block_size=page,
+            bytes_per_block=page * single.bytes if single else None,
+            blocks_per_request=slots // page if single else None,
+            bytes_per_request=_request_bytes(stage, need),
+            fixed_bytes=page * sum(cell.bytes for cell in cells) + stage.state_bytes,
+            groups=_groups(stage, need, page),
+            terms=_layout_terms(stage, need, page),
+            notes=_notes(model, settings),
+        )
+
+    def capacity(self, model: Model, settings: SglangSettings, kv_bytes: int) -> Capacity:
+        """The pools that `kv_bytes` on every rank make, the tightest stage deciding, and what is logged."""
+        parts, page = stages(model, settings), page_size(model, settings)
+        need, sizes = request_need(model, settings), pool_sizes(model, settings, parts, page, kv_bytes)
+        limits = [Fraction(sizes.running)]
+        limits += [Fraction(sizes.full, need.tokens)] if any(part.full for part in parts) else []
+        limits += [Fraction(sizes.swa, need.swa_tokens)] if any(part.swa for part in parts) else []
+        limits += [Fraction(sizes.state_slots, need.state_slots)] if need.state_slots else []
+        starts = sizes.running > 0 and not window_too_wide(model, settings, sizes, page)
+        tokens = sizes.tokens * (1 if sizes.swa else settings.dcp_size)
+        return Capacity(
+            kv_bytes=kv_bytes,
+            kv_cache_size_tokens=tokens,
+            max_concurrency=min(limits) if starts else Fraction(0),
+            blocks=sizes.tokens // page,
+            log_lines=log_lines(model, settings, parts[0], sizes, page, tokens) if starts else (),
+            terms=_capacity_terms(parts, need, sizes, kv_bytes, tokens, starts),
+        )
+
+    def flags(self, model: Model, settings: SglangSettings) -> tuple[str, ...]:
+        """The launch command, only what differs from SGLang's defaults."""
+        words = ["python", "-m", "sglang.launch_server", "--model-path", model.name]
+        words += ["--context-length", str(settings.context_length)]
+        dtype = {"bf16": "bf16", "fp8": "fp8_e4m3"}.get(settings.kv_cache_dtype, settings.kv_cache_dtype)
+        pairs: tuple[tuple[str, object, object], ...] = (
+            ("--tp-size", settings.tp_size, 1),
+            ("--pp-size", settings.pp_size, 1),
+            ("--dcp-size", settings.dcp_size, 1),
+            ("--dp-size", settings.dp_size, 1),
+            ("--kv-cache-dtype", dtype, "auto"),
+            ("--page-size", settings.page_size, None),
+            ("--swa-full-tokens-ratio", settings.swa_full_tokens_ratio, 0.8),
+            ("--mamba-full-memory-ratio", settings.mamba_full_memory_ratio, 0.9),
+            ("--max-mamba-cache-size", settings.max_mamba_cache_size, None),
+            ("--mamba-ssm-dtype", settings.mamba_ssm_dtype, None),
+            ("--max-total-tokens", settings.max_total_tokens, None),
+            ("--max-running-requests", settings.max_running_requests, None),
+            ("--mem-fraction-static", settings.mem_fraction_static, None),
+            ("--chunked-prefill-size", settings.chunked_prefill_size, None),
+            ("--dsa-decode-backend", settings.dsa_decode_backend, None),
+        )
+        for flag, value, default in pairs:
+            if value != default:
+                words += [flag, str(value)]
+        for name in ("enable_dp_attention", "disable_hybrid_swa_memory", "disable_radix_cache", "disable_cuda_graph"):
+            if getattr(settings, name):
+                words.append("--" + name.replace("_", "-"))
+        return tuple(words)
+
+
+SGLANG = SGLang()
+
+
+def _request_bytes(stage: Stage, need: Need) -> int:
+    full = need.tokens * stage.full.bytes if stage.full else 0
+    swa = need.swa_tokens * stage.swa.bytes if stage.swa else 0
+    return full + swa + need.state_slots * stage.state_bytes
+
+
+def _groups(stage: Stage, need: Need, page: int) -> tuple[Group, ...]:
+    groups = []
+    for kind, cell, tokens in (("full", stage.full, need.tokens), ("sliding", stage.swa, need.swa_tokens)):
+        if cell is not None:
+            latent = "latent" if cell.v_bytes is None else kind
+            groups.append(
+                Group(
+                    kind=latent,
+                    layers=cell.layers,
+                    page_bytes=page * cell.bytes // cell.layers,
+                    block_size=page,
+                    blocks_per_request=tokens // page,
+                )
+            )
+    if stage.state_layers:
+        per_layer = stage.state_bytes // stage.state_layers
+        groups.append(
+            Group(kind="state", layers=stage.state_layers, page_bytes=per_layer, blocks_per_request=need.state_slots)
+        )
+    return tuple(groups)
+
+
+def _layout_terms(stage: Stage, need: Need, page: int) -> tuple[Term, ...]:
+    terms = []
+    rows = (("full pool", stage.full, need.tokens), ("sliding pool", stage.swa, need.swa_tokens))
+    for name, cell, tokens in rows:
+        if cell is not None:
+            value = tokens * cell.bytes
+            text = f"{tokens:,} slots (pages of {page}) × {cell.bytes:,} B in {cell.layers} layers = {value:,} B"
+            terms.append(Term(name=name, formula=text, value=value, unit="B"))
+    if stage.state_layers:
+        value = need.state_slots * stage.state_bytes
+        text = (
+            f"{need.state_slots} slots × ({stage.conv_bytes:,} + {stage.ssm_bytes:,}) B in {stage.state_layers} layers "
+            f"= {value:,} B"
+        )
+        terms.append(Term(name="states", formula=text, value=value, unit="B"))
+    total = sum(int(term.value) for term in terms)
+    together = " + ".join(f"{term.value:,}" for term in terms)
+    terms.append(Term(name="one request", formula=f"{together} = {total:,} B", value=total, unit="B"))
+    return tuple(terms)
+
+
+def _capacity_terms(
+    parts: tuple[Stage, ...], need: Need, sizes: Sizes, kv_bytes: int, tokens: int, starts: bool
+) -> tuple[Term, ...]:
+    terms = []
+    slot = max(part.state_bytes for part in parts)
+    if slot:
+        taken = (sizes.state_slots + 1) * slot
+        text = f"({sizes.state_slots:,} slots + 1 padding) × {slot:,} B = {taken:,} B"
+        terms.append(Term(name="pool of states", formula=text, value=taken, unit="B"))
+    if any(part.full for part in parts):
+        text = f"{sizes.full:,} slots, {need.tokens:,} a request"
+        terms.append(Term(name="full pool", formula=text, value=sizes.full, unit="tokens"))
+    if any(part.swa for part in parts):
+        text = f"{sizes.swa:,} slots, {need.swa_tokens:,} a request"
+        terms.append(Term(name="sliding pool", formula=text, value=sizes.swa, unit="tokens"))
+    text = f"{sizes.running:,} requests at once"
+    terms.append(Term(name="running requests", formula=text, value=sizes.running, unit="requests"))
+    terms.append(Term(name="max_total_num_tokens", formula=f"{tokens:,} tokens", value=tokens, unit="tokens"))
+    if not starts:
+        text = f"SGLang refuses to start: {kv_bytes:,} B make no pool that serves a request"
+        terms.append(Term(name="not enough memory", formula=text, value=kv_bytes, unit="B"))
+    return tuple(terms)
+
+
+def _notes(model: Model, settings: SglangSettings) -> tuple[str, ...]:
+    notes = [f"The rules of SGLang {VERSION} on CUDA, without speculation; buffers have one padding page more."]
+    kept = [memory for memory, _ in model.kept]
+    windows = any(isinstance(memory, Attention) and memory.limit is not None for memory in kept)
+    if windows and not has_sliding_pool(model, settings):
+        notes.append("SGLang has no sliding pool for this architecture: every layer has slots for every token.")
+    if windows and has_sliding_pool(model, settings):
+        ratio = settings.swa_full_tokens_ratio
+        notes.append(f"The sliding pool has {ratio:g} slots for each slot of the full pool, whatever the window.")
+    if any(isinstance(memory, State) for memory in kept):
+        notes.append("Slots of states also hold those of cached prefixes; a request may run with fewer than counted.")
+    if any(isinstance(memory, Indexer) for memory in kept) and settings.version != VERSION:
+        notes.append("Older versions left the indexer's keys out of the size that they log.")
+    if settings.kv_cache_dtype == "auto" and model.cache_format == "fp8":
+        notes.append("auto takes the fp8 that ModelOpt declares; for other quantisers SGLang keeps 16 bits.")
+    return tuple(notes)

@@ -1,0 +1,113 @@
+"""What a user of TensorRT-LLM may set (KvCacheConfig and trtllm-serve, public documentation of 1.4.0rc4)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvcore.engines.base import Common, Option
+from kvcore.errors import EngineError
+from kvcore.model.model import Model
+from kvcore.units import check_tokens, parse_tokens
+
+VERSION = "1.4.0rc4"
+BACKENDS = ("pytorch", "tensorrt")
+
+OPTIONS = (
+    Option(flag="--backend", field="backend", kind="text", help="pytorch, or engines built by TensorRT",
+           choices=BACKENDS),
+    Option(flag="--tokens-per-block", field="tokens_per_block", kind="integer", help="tokens a block"),
+    Option(flag="--max-tokens", field="max_tokens", kind="integer", help="most tokens in a pool"),
+    Option(flag="--free-gpu-memory-fraction", field="free_gpu_memory_fraction", kind="fraction",
+           help="share of the free memory for the cache"),
+    Option(flag="--max-attention-window", field="max_attention_window", kind="text",
+           help="windows of the layers, a pattern that repeats: 128,131072"),
+    Option(flag="--enable-attention-dp", field="enable_attention_dp", kind="switch",
+           help="attention data-parallel inside the tensor-parallel ranks"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRtLlmSettings:
+    """TensorRT-LLM's own settings under their own names; `max_attention_window` is a pattern that repeats."""
+
+    max_seq_len: int
+    dtype: str = "auto"
+    tp_size: int = 1
+    pp_size: int = 1
+    enable_attention_dp: bool = False
+    backend: str = "pytorch"
+    tokens_per_block: int = 32
+    max_tokens: int | None = None
+    free_gpu_memory_fraction: float = 0.9
+    max_attention_window: tuple[int, ...] = ()
+    version: str = VERSION
+
+    def __post_init__(self) -> None:
+        check_tokens(self.max_seq_len)
+        for name in ("max_seq_len", "tp_size", "pp_size", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= 10**9:
+                raise EngineError(f"tensorrt-llm: {name} is {value}; expected 1 … 10⁹")
+        size = self.tokens_per_block
+        if not 2 <= size <= 2**20 or size & (size - 1):
+            raise EngineError(f"tensorrt-llm: tokens_per_block is {size}; expected a power of two above 1")
+        if not 0 < self.free_gpu_memory_fraction < 1:
+            raise EngineError(
+                f"tensorrt-llm: free_gpu_memory_fraction is {self.free_gpu_memory_fraction}; expected within 0 … 1"
+            )
+        if self.backend not in BACKENDS:
+            raise EngineError(f"tensorrt-llm: backend {self.backend[:20]!r} is not {' or '.join(BACKENDS)}")
+        if any(window < 1 for window in self.max_attention_window):
+            raise EngineError("tensorrt-llm: a window of max_attention_window is below 1")
+
+    @property
+    def attention_tp(self) -> int:
+        """Ranks that share the heads of one attention layer."""
+        return 1 if self.enable_attention_dp else self.tp_size
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The pattern of windows, none longer than a request; without one, every layer keeps a whole request."""
+        return tuple(min(window, self.max_seq_len) for window in self.max_attention_window) or (self.max_seq_len,)
+
+
+def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> TensorRtLlmSettings:
+    """Settings for a request; EngineError for a value, a platform or a version that is not followed."""
+    if common.platform != "cuda":
+        raise EngineError(f"tensorrt-llm: it does not run on {common.platform}")
+    if common.dcp != 1:
+        raise EngineError("tensorrt-llm: it has no decode context parallel")
+    length = common.max_model_len if common.max_model_len is not None else model.context_limit
+    if length is None:
+        raise EngineError("tensorrt-llm: the model states no longest context; say --max-model-len")
+    chosen = {name: value for name, value in values.items() if value is not None}
+    if isinstance(chosen.get("max_attention_window"), str):
+        chosen["max_attention_window"] = _windows(chosen["max_attention_window"])
+    return TensorRtLlmSettings(
+        max_seq_len=length,
+        dtype=common.kv_dtype,
+        tp_size=common.tp,
+        pp_size=common.pp,
+        version=check_version(common.version or VERSION),
+        **chosen,
+    )
+
+
+def check_version(version: str) -> str:
+    """The version without its `v`; EngineError for one before the paged pools that these rules describe (0.8)."""
+    found = re.fullmatch(r"v?(\d{1,2})\.(\d{1,3})(?:[.\w+-]{0,40})?", version)
+    if not found:
+        raise EngineError(f"tensorrt-llm: {version[:20]!r} is not a version such as {VERSION}")
+    if (int(found[1]), int(found[2])) < (0, 8) or int(found[1]) > 1:
+        raise EngineError(f"tensorrt-llm: the rules of {version} are not followed; those of {VERSION} are")
+    return version.removeprefix("v")
+
+
+def _windows(text: str) -> tuple[int, ...]:
+    words = [word for word in re.split(r"[,\s\[\]]+", text[:2000]) if word]
+    if not words:
+        raise EngineError("tensorrt-llm: max_attention_window is empty; write for example 128,131072")
+    return tuple(parse_tokens(word) for word in words)

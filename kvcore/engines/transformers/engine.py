@@ -1,0 +1,192 @@
+"""transformers' answers: what a batch holds, how much fits, and the call that asks for it. It logs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Literal
+
+from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.engines.transformers.layers import OWN_CODE, Held, held_layers, layer_bytes, request_bytes
+from kvcore.engines.transformers.settings import OPTIONS, VERSION, TransformersSettings, make_settings
+from kvcore.errors import EngineError
+from kvcore.model.memories import State
+from kvcore.model.model import Model
+from kvcore.size import Term
+from kvcore.units import MAX_TOKENS
+
+Knowledge = Literal["exact", "upper_bound", "estimated"]
+
+
+class Transformers:
+    """transformers 5.24; see kvcore.engines.base.Engine."""
+
+    name = "transformers"
+    versions = f"transformers {VERSION}; sizes of quantized caches from optimum-quanto 0.2.7 and hqq 0.2.8"
+    options = OPTIONS
+
+    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> TransformersSettings:
+        """See Engine.settings; `max_model_len` defaults to the model's own limit."""
+        return make_settings(model, common, values)
+
+    def layout(self, model: Model, settings: TransformersSettings) -> Layout:
+        """What one request of max_length tokens holds; `fixed_bytes` are counters and scales, once for a batch."""
+        layers = held_layers(model, settings)
+        return Layout(
+            engine=self.name,
+            engine_version=settings.version,
+            model=model.name,
+            kv_dtype=_dtype(model, settings),
+            max_model_len=settings.max_length,
+            bytes_per_request=request_bytes(layers, settings, model, settings.max_length),
+            fixed_bytes=_fixed(layers),
+            groups=tuple(
+                Group(kind=held.kind, layers=count, page_bytes=layer_bytes(held, settings, model, settings.max_length))
+                for held, count in layers
+            ),
+            terms=_layout_terms(model, settings, layers),
+            notes=_notes(model, settings, layers),
+        )
+
+    def capacity(self, model: Model, settings: TransformersSettings, kv_bytes: int) -> Capacity:
+        """The longest batch that fits in `kv_bytes`: its tokens, and how many requests of max_length.
+
+        Caches that never fill hold max_length tokens of every request. EngineError when not one token fits.
+        """
+        layers = held_layers(model, settings)
+        room = kv_bytes - _fixed(layers)
+        longest = _longest(layers, settings, model, room // settings.batch_size)
+        if longest < 1:
+            raise EngineError(f"transformers: not one token of a batch of {settings.batch_size} fits in {kv_bytes:,} B")
+        one = request_bytes(layers, settings, model, settings.max_length)
+        tokens = longest * settings.batch_size
+        text = f"{settings.batch_size:,} requests × {longest:,} tokens = {tokens:,}"
+        return Capacity(
+            kv_bytes=kv_bytes,
+            kv_cache_size_tokens=tokens,
+            max_concurrency=Fraction(room, one),
+            terms=(
+                Term(name="longest batch", formula=text, value=tokens, unit="tokens"),
+                Term(
+                    name="requests of max_length",
+                    formula=f"{room:,} B / {one:,} B = {room / one:.4f}",
+                    value=room / one,
+                    unit="requests",
+                ),
+            ),
+        )
+
+    def flags(self, model: Model, settings: TransformersSettings) -> tuple[str, ...]:
+        """The call of generate that asks for it, as words."""
+        words = ["model.generate(**inputs,", f"max_length={settings.max_length},"]
+        if settings.cache_implementation == "quantized":
+            config = f'"backend": "{settings.cache_backend}"'
+            if settings.cache_backend != "fp8":
+                config += (
+                    f', "nbits": {settings.bits}, "q_group_size": {settings.q_group_size}, '
+                    f'"residual_length": {settings.residual_length}'
+                )
+            words += [f"cache_config={{{config}}},"]
+        words.append(f'cache_implementation="{settings.cache_implementation}")')
+        return tuple(words)
+
+
+TRANSFORMERS = Transformers()
+
+
+def _dtype(model: Model, settings: TransformersSettings) -> str:
+    settings.element_bytes(model)
+    if settings.cache_implementation == "quantized":
+        return "fp8" if settings.cache_backend == "fp8" else f"{settings.cache_backend}_int{settings.bits}"
+    return model.model_dtype if settings.dtype.strip().lower() == "auto" else settings.dtype.strip().lower()
+
+
+def _fixed(layers: tuple[tuple[Held, int], ...]) -> int:
+    return sum(count * held.counter_bytes for held, count in layers)
+
+
+def _longest(layers: tuple[tuple[Held, int], ...], settings: TransformersSettings, model: Model, budget: int) -> int:
+    """Tokens of the longest request in `budget` bytes, by bisection: what is held never shrinks."""
+
+    def fits(tokens: int) -> bool:
+        return request_bytes(layers, settings, model, tokens) <= budget
+
+    if not fits(1):
+        return 0
+    if not any(held.token_bytes and held.most is None for held, _ in layers) and fits(MAX_TOKENS):
+        return settings.max_length
+    low, high = 1, MAX_TOKENS + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _layout_terms(
+    model: Model, settings: TransformersSettings, layers: tuple[tuple[Held, int], ...]
+) -> tuple[Term, ...]:
+    quantized = settings.cache_implementation == "quantized" and settings.cache_backend != "fp8"
+    knowledge: Knowledge = "estimated" if quantized or model.model_type in OWN_CODE else "exact"
+    terms, total, length = [], 0, settings.max_length
+    for held, count in layers:
+        value = count * layer_bytes(held, settings, model, length)
+        total += value
+        text = f"{count} layers × {_inside(held, settings, length)} = {value:,} B"
+        terms.append(Term(name=f"{held.kind} layers", formula=text, value=value, unit="B", knowledge=knowledge))
+    together = " + ".join(f"{term.value:,}" for term in terms)
+    terms.append(
+        Term(name="one request", formula=f"{together} = {total:,} B", value=total, unit="B", knowledge=knowledge)
+    )
+    whole = settings.batch_size * total + _fixed(layers)
+    text = f"{settings.batch_size:,} × {total:,} + {_fixed(layers):,} B of counters and scales = {whole:,} B"
+    terms.append(Term(name="whole batch", formula=text, value=whole, unit="B", knowledge=knowledge))
+    if (transient := _transient(layers, settings)) > 0:
+        text = f"windows of a prompt of {length:,} tokens, held until the next token: {transient:,} B a request"
+        terms.append(Term(name="after the prompt", formula=text, value=transient, unit="B", knowledge=knowledge))
+    return tuple(terms)
+
+
+def _inside(held: Held, settings: TransformersSettings, length: int) -> str:
+    if held.waiting_bytes:
+        return f"{held.buffered(length):,} B that wait to be compressed"
+    if not held.token_bytes:
+        return f"{held.constant_bytes:,} B whatever the length"
+    if settings.cache_implementation != "quantized":
+        return f"{held.token_bytes:,} B × {held.kept(length):,} {'tokens' if held.tokens_per_entry == 1 else 'entries'}"
+    numbers = " + ".join(f"{number:,}" for number in held.numbers)
+    if settings.cache_backend == "fp8":
+        return f"({numbers}) × 1 B × {length:,} tokens"
+    waiting = min(settings.residual_length - 1, max(0, length - 1))
+    return (
+        f"[({numbers}) × {settings.bits} bits with a scale and a shift per {settings.q_group_size} × "
+        f"{length - waiting:,} tokens + {held.token_bytes:,} B × {waiting:,} tokens]"
+    )
+
+
+def _transient(layers: tuple[tuple[Held, int], ...], settings: TransformersSettings) -> int:
+    """A growing window's tensors are views of the whole prompt's, whose memory is free only at the next token."""
+    if settings.cache_implementation != "dynamic":
+        return 0
+    return sum(
+        count * held.token_bytes * settings.max_length
+        for held, count in layers
+        if held.most is not None and held.most < settings.max_length
+    )
+
+
+def _notes(model: Model, settings: TransformersSettings, layers: tuple[tuple[Held, int], ...]) -> tuple[str, ...]:
+    notes = [f"The rules of transformers {VERSION}: no pool and no pages; padding in a batch costs what tokens cost."]
+    if model.model_type in OWN_CODE:
+        notes.append(f"{model.model_type} comes with code of its own, which was not run; it is taken to use a Cache.")
+    if settings.cache_implementation == "static":
+        notes.append("A static cache is allocated whole at the first token, whatever is generated.")
+    if settings.cache_implementation == "dynamic" and any(held.most is not None for held, _ in layers):
+        notes.append("Between steps a window keeps one token less than its width.")
+    if settings.cache_implementation == "quantized" and settings.cache_backend != "fp8":
+        notes.append(
+            "Estimated: packed sizes as the backends' code has them, when the most tokens wait unquantized; while a "
+            "layer is quantized anew, its whole cache exists in the model's dtype as well."
+        )
+    if any(isinstance(memory, State) for memory, _ in model.kept):
+        notes.append("Convolutions keep all their columns, and states the dtype that the reference code computes in.")
+    return tuple(notes)

@@ -1,0 +1,105 @@
+"""What a user of transformers may set about the cache (generate's arguments and the cache classes' own)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvcore.engines.base import Common, Option
+from kvcore.errors import EngineError
+from kvcore.formats import kv_format
+from kvcore.model.model import Model
+from kvcore.units import check_batch, check_tokens
+
+VERSION = "5.24.0"
+IMPLEMENTATIONS = ("dynamic", "static", "quantized")
+# Bits that each backend of QuantizedCache takes (cache_utils.py).
+BACKENDS: dict[str, tuple[int, ...]] = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
+_DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+OPTIONS = (
+    Option(flag="--cache-implementation", field="cache_implementation", kind="text", help="the class of the cache",
+           choices=IMPLEMENTATIONS),
+    Option(flag="--cache-backend", field="cache_backend", kind="text", help="what quantizes a quantized cache",
+           choices=tuple(BACKENDS)),
+    Option(flag="--nbits", field="nbits", kind="integer", help="bits of a quantized number"),
+    Option(flag="--q-group-size", field="q_group_size", kind="integer", help="numbers that share a scale"),
+    Option(flag="--residual-length", field="residual_length", kind="integer", help="newest tokens kept unquantized"),
+    Option(flag="--batch-size", field="batch_size", kind="integer", help="requests of one batch"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformersSettings:
+    """Settings under transformers' names; `dtype` is the one that the model runs in, and so that of its cache."""
+
+    max_length: int
+    dtype: str = "auto"
+    cache_implementation: str = "dynamic"
+    cache_backend: str = "quanto"
+    nbits: int | None = None
+    q_group_size: int = 64
+    residual_length: int = 128
+    batch_size: int = 1
+    version: str = VERSION
+
+    def __post_init__(self) -> None:
+        check_tokens(self.max_length)
+        check_batch(self.batch_size)
+        if self.max_length < 1:
+            raise EngineError("transformers: max_length is 0; a request has at least one token")
+        if self.cache_implementation not in IMPLEMENTATIONS:
+            raise EngineError(
+                f"transformers: cache_implementation {self.cache_implementation[:20]!r} is not "
+                f"{', '.join(IMPLEMENTATIONS)}"
+            )
+        if self.cache_backend not in BACKENDS:
+            raise EngineError(f"transformers: cache_backend {self.cache_backend[:20]!r} is not {', '.join(BACKENDS)}")
+        if self.bits not in BACKENDS[self.cache_backend]:
+            listed = ", ".join(map(str, BACKENDS[self.cache_backend]))
+            raise EngineError(f"transformers: nbits {self.bits} is not one of {self.cache_backend}'s: {listed}")
+        if not 8 <= self.q_group_size <= 2**20 or self.q_group_size % 8:
+            raise EngineError(f"transformers: q_group_size is {self.q_group_size}; expected a multiple of 8")
+        if not 1 <= self.residual_length <= 10**9:
+            raise EngineError(f"transformers: residual_length is {self.residual_length}; expected 1 or more")
+
+    @property
+    def bits(self) -> int:
+        """Bits of a quantized number: as asked for, else 4, and 8 in fp8."""
+        return self.nbits if self.nbits is not None else 8 if self.cache_backend == "fp8" else 4
+
+    def element_bytes(self, model: Model) -> int:
+        """Bytes of one number that is not quantized; EngineError for a dtype that a model does not run in."""
+        name = model.model_dtype if self.dtype.strip().lower() == "auto" else kv_format(self.dtype).name
+        if name not in _DTYPES:
+            raise EngineError(
+                f"transformers: its cache has the model's dtype ({', '.join(_DTYPES)}), not {name}; a smaller one is "
+                "--cache-implementation quantized"
+            )
+        return _DTYPES[name]
+
+
+def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> TransformersSettings:
+    """Settings for a request; EngineError for a value or version that is not followed, or for parallelism."""
+    for name in ("tp", "pp", "dcp"):
+        if getattr(common, name) != 1:
+            raise EngineError(f"transformers: {name} {getattr(common, name)}: its cache is not split over ranks")
+    length = common.max_model_len if common.max_model_len is not None else model.context_limit
+    if length is None:
+        raise EngineError("transformers: the model states no longest context; say --max-model-len")
+    return TransformersSettings(
+        max_length=length,
+        dtype=common.kv_dtype,
+        version=check_version(common.version or VERSION),
+        **{name: value for name, value in values.items() if value is not None},
+    )
+
+
+def check_version(version: str) -> str:
+    """The version without its `v`; EngineError unless it is 5: older releases kept keys and values of latents."""
+    found = re.fullmatch(r"v?(5\.\d{1,3}(?:[.\w+-]{0,40})?)", version)
+    if not found:
+        raise EngineError(f"transformers: the rules of {version[:20]!r} are not followed; those of {VERSION} are")
+    return found[1]
