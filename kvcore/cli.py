@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvcore import cli_engine
+from kvcore import cli_engine, cli_log
 from kvcore.cli_options import Parser, add_model_options, term_as_dict
 from kvcore.errors import KVCoreError, UnitError
 from kvcore.model.model import Model
@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_size(commands)
     _add_sweep(commands)
     cli_engine.add(commands)
+    cli_log.add(commands)
     return parser
 
 

@@ -6,6 +6,7 @@ KVCoreError
 ├── ModelError       a model was named that is not there
 ├── UnitError        a number, unit or format that was typed cannot be read
 ├── EngineError      an engine does not support what was asked
+├── LogError         nothing in a text is an engine's log
 ├── HardwareError    an accelerator or link that is not known
 └── SourceError      a file, folder or hub could not be read
 
@@ -66,6 +67,12 @@ class HardwareError(KVCoreError):
     """An accelerator or a link is not known, or a typed-in one is not usable."""
 
     kind = "hardware"
+
+
+class LogError(KVCoreError):
+    """Nothing in a text was recognised as an engine's log."""
+
+    kind = "log"
 
 
 class SourceError(KVCoreError):

@@ -265,3 +265,39 @@ def test_wrong_engine_questions(capsys: pytest.CaptureFixture[str], arguments: t
     assert status == 2
     assert json.loads(out)["kind"] == kind
     assert err.count("\n") == 1
+
+
+LOG = """INFO 08-11 10:10:10 [core.py:70] Initializing a V1 LLM engine (v0.11.0) with config: model='Qwen/Qwen3-8B', dtype=torch.bfloat16, max_seq_len=40960, tensor_parallel_size=1, kv_cache_dtype=auto
+INFO [gpu_worker.py:298] Available KV cache memory: 52.31 GiB
+INFO [kv_cache_utils.py:1087] GPU KV cache size: 380,912 tokens
+INFO [kv_cache_utils.py:1091] Maximum concurrency for 40,960 tokens per request: 9.30x
+"""
+
+
+def test_a_log_is_read_and_compared(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "vllm.log"
+    path.write_text(LOG)
+    result = answer(capsys, "log", str(path))
+    assert result["recognised"]["engine"] == "vllm"
+    assert result["recognised"]["model"] == "Qwen/Qwen3-8B"
+    tokens = next(figure for figure in result["figures"] if figure["name"] == "kv_cache_size_tokens")
+    assert tokens["reported"] == 380_912
+    assert abs(tokens["difference"]) <= 40
+    monkeypatch.setattr("sys.stdin", io.StringIO(LOG))
+    assert answer(capsys, "log", "-") == result
+    assert run(capsys, "log", str(path))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("nothing of interest\n", "log"), ("", "log"), ("\x00\xff\x1b[31m" * 50, "log")]
+)
+def test_what_is_no_log(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, kind: str) -> None:
+    path = tmp_path / "some.log"
+    path.write_text(text)
+    status, out, _ = run(capsys, "log", str(path), "--json")
+    assert status == 2
+    assert json.loads(out)["kind"] == kind
+    assert run(capsys, "log", str(tmp_path / "absent"), "--json")[0] == 2
+    assert run(capsys, "log", str(tmp_path), "--json")[0] == 2

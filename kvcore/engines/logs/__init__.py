@@ -6,8 +6,9 @@ explain.py compares, words.py and hypotheses.py say why, command.py is the whole
 
 from kvcore.engines.logs.command import explain_all, log_command, model_of, scenario_of
 from kvcore.engines.logs.explain import Explanation, Figure, explain
-from kvcore.engines.logs.reading import Cache, LogError, LogReading, read_log
+from kvcore.engines.logs.reading import Cache, LogReading, read_log
 from kvcore.engines.logs.values import Amount, Decimals
+from kvcore.errors import LogError
 
 __all__ = [
     "Amount",

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from kvcore.engines.logs.explain import Explanation, Figure, explain
-from kvcore.engines.logs.reading import LogError, LogReading, read_log
+from kvcore.engines.logs.reading import LogReading, read_log
 from kvcore.engines.logs.values import Amount, Decimals
-from kvcore.errors import KVCoreError
+from kvcore.errors import KVCoreError, LogError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
 from kvcore.scenario import Scenario, encode_config

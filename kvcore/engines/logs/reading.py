@@ -14,7 +14,6 @@ from typing import Any
 
 from kvcore.engines.logs.patterns import FLAGS, KINDS, PAIRS, PATTERNS, Pattern
 from kvcore.engines.logs.values import Amount, Decimals, read_amount, read_count, read_value
-from kvcore.errors import KVCoreError
 
 MAX_CHARACTERS = 10_000_000
 MAX_LINE = 10_000
@@ -43,12 +42,6 @@ _TIGHTEST = frozenset({"available_kv", "blocks", "kv_cache_size_tokens", "max_co
 # Of lines that come again for each slot of a server, the first is the context's own.
 _FIRST = frozenset({"n_ctx"})
 _BY_RANK = frozenset({"weights", "non_torch", "activation", "available_kv", "blocks", "kv_cache_size_tokens", "total"})
-
-
-class LogError(KVCoreError):
-    """Nothing in a text was recognised as an engine's log."""
-
-    kind = "log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,7 +154,7 @@ def block_size(model: Model, settings: VllmSettings, kv: KVFormat) -> int:
         return 64 if kv.k.bits == 8 else DEFAULT_BLOCK
     widest = max((memory.head_dim for memory in memories if isinstance(memory, Attention)), default=0)
     # Heads of 512 in fp8 run on a FlashAttention 4 kernel that takes blocks of 64 (SM90, flash_attn.py).
-    return 64 if widest > 256 and kv.k.bits == 8 else DEFAULT_BLOCK
+    return 64 if widest > 256 and kv.k.bits == 8 and settings.compute_capability == 9.0 else DEFAULT_BLOCK
 
 
 def _cpu_block_size(memories: list[Memory], latent: bool, settings: VllmSettings) -> int:
