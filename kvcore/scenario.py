@@ -14,8 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kvcore.errors import KVCoreError, SourceError
+from kvcore.engines.registry import engine
+from kvcore.errors import KVCoreError, SourceError, UnitError
 from kvcore.formats import kv_format
+from kvcore.hardware import accelerator
 from kvcore.units import check_batch, check_tokens, parse_bytes, parse_tokens
 
 # A configuration travels in the address while it is smaller than this, compressed and encoded.
@@ -31,7 +33,7 @@ class Scenario:
 
     `kv` is a cache format (`auto`, `fp8`, `q8_0/q4_0`), `compare` further catalogue ids, `budget` a size such as
     `40 GiB` for the question of how many tokens fit, `source` the encoder or image tokens of cross-attention (0: the
-    model's own maximum).
+    model's own maximum). `engine`, `gpu` and `tp` (ranks) are the server that is meant.
     """
 
     model: str = DEFAULT_MODEL
@@ -43,6 +45,9 @@ class Scenario:
     budget: str = "40 GiB"
     source: int = 0
     bound: bool = False
+    engine: str = "vllm"
+    gpu: str = "h100-sxm"
+    tp: int = 1
 
     def to_query(self) -> dict[str, str]:
         """The address's parameters: only what differs from the defaults."""
@@ -97,6 +102,13 @@ def _read_kv(text: str) -> str:
     return "auto" if text.strip().lower() == "auto" else kv_format(text).name
 
 
+def _read_ranks(text: str) -> int:
+    ranks = int(text[:6])
+    if not 1 <= ranks <= 4096:
+        raise UnitError(f"{ranks:,} ranks are not within 1 … 4,096")
+    return ranks
+
+
 def _read_budget(text: str) -> str:
     parse_bytes(text)
     return text.strip()
@@ -112,6 +124,9 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "budget": _read_budget,
     "source": lambda text: check_tokens(int(text[:12])),
     "bound": lambda text: text == "1",
+    "engine": lambda text: engine(_clean(text, 40)).name,
+    "gpu": lambda text: accelerator(_clean(text, 80)).id,
+    "tp": _read_ranks,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcore.engines.registry import NAMES
 from kvcore.errors import MAX_MESSAGE
 from kvcore.formats import KV_FORMATS
 from kvcore.scenario import MAX_CONFIG_CHARACTERS, Scenario, decode_config, encode_config
@@ -22,6 +23,9 @@ scenarios = st.builds(
     budget=st.sampled_from(["40 GiB", "80 GB", "512 MiB", "1.5TiB"]),
     source=st.integers(0, 10**6),
     bound=st.booleans(),
+    engine=st.sampled_from(NAMES),
+    gpu=st.sampled_from(["h100-sxm", "rtx-4090", "mi300x"]),
+    tp=st.integers(1, 4096),
 )
 
 

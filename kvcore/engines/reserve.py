@@ -1,0 +1,69 @@
+"""What an engine sets aside for a request of the longest length, and what it will log: two of the three numbers.
+
+The third, what the model must remember now, is kvcore.size's; the three differ several times over for one model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvcore.engines.base import Capacity, Common, Layout
+from kvcore.engines.registry import engine
+from kvcore.errors import KVCoreError
+from kvcore.hardware import Accelerator
+from kvcore.model.model import Model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """An engine's layout for a request of `length` tokens and what fits in the memory given, or why there is neither.
+
+    `layout` is None where the engine refuses the model or its settings, `capacity` where it has no memory to fill.
+    """
+
+    engine: str
+    versions: str
+    length: int | None
+    layout: Layout | None = None
+    capacity: Capacity | None = None
+    command: tuple[str, ...] = ()
+    refused: str = ""
+
+
+def reserve(
+    model: Model,
+    name: str,
+    *,
+    length: int | None,
+    kv_dtype: str = "auto",
+    tp: int = 1,
+    gpu: Accelerator | None = None,
+    kv_bytes: int | None = None,
+) -> Reservation:
+    """What the engine of that name sets aside on one rank, its defaults for everything that is not said.
+
+    A refusal is an answer here and not an error; EngineError only for an engine that is not known.
+    """
+    chosen = engine(name)
+    common = Common(max_model_len=length, kv_dtype=kv_dtype, tp=tp, gpu=gpu)
+    try:
+        settings = chosen.settings(model, common, {})
+        layout = chosen.layout(model, settings)
+        command = chosen.flags(model, settings)
+    except KVCoreError as refusal:
+        return Reservation(engine=chosen.name, versions=chosen.versions, length=length, refused=str(refusal))
+    capacity, refused = None, ""
+    if kv_bytes is not None:
+        try:
+            capacity = chosen.capacity(model, settings, kv_bytes)
+        except KVCoreError as refusal:
+            refused = str(refusal)
+    return Reservation(
+        engine=chosen.name,
+        versions=chosen.versions,
+        length=layout.max_model_len,
+        layout=layout,
+        capacity=capacity,
+        command=command,
+        refused=refused,
+    )
