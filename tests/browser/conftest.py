@@ -1,0 +1,131 @@
+"""The real app in the system's Chromium: a server of its own, a fresh context a test, and what no test may see."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+expect.set_options(timeout=30_000)
+Open = Callable[..., Page]
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_server(port: int | None = None) -> tuple[subprocess.Popen[bytes], str]:
+    """`streamlit run app.py` on that port or a free one, ready to answer, and its address."""
+    port = port or free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "streamlit",
+        "run",
+        "app.py",
+        "--server.headless",
+        "true",
+        "--server.port",
+        str(port),
+    ]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    for _ in range(300):
+        try:
+            with urllib.request.urlopen(f"{address}/_stcore/health", timeout=5) as answer:
+                if answer.read() == b"ok":
+                    return server, address
+        except OSError:
+            time.sleep(0.2)
+    stop_server(server)
+    raise RuntimeError("the app did not become healthy within a minute")
+
+
+def stop_server(server: subprocess.Popen[bytes]) -> None:
+    """End a server that was started here."""
+    server.terminate()
+    server.wait(timeout=20)
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    server, where = start_server()
+    yield where
+    stop_server(server)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM.exists():
+        reason = f"{CHROMIUM} is not there: install Debian's chromium, or name another one in CHROMIUM"
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, address: str) -> Iterator[Open]:
+    """Open an address of the app in a fresh context; afterwards nothing foreign was asked and nothing went wrong."""
+    problems: list[str] = []
+    contexts = []
+
+    def open_at(query: str = "", *, width: int = 1440, height: int = 1100, theme: str = "light") -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if theme == "dark" else "light",
+            reduced_motion="reduce",
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: message.type == "error" and problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: is_foreign(request.url, address) and problems.append(request.url))
+        page.goto(query if query.startswith("http") else f"{address}/{query}")
+        expect(page.get_by_test_id("stMetricValue")).to_have_count(4)
+        return page
+
+    yield open_at
+    for context in contexts:
+        for page in context.pages:
+            assert page.get_by_test_id("stException").count() == 0
+        context.close()
+    assert problems == []
+
+
+def is_foreign(url: str, address: str) -> bool:
+    """Whether a request leaves the app."""
+    own = (address, address.replace("http", "ws", 1), "data:", "blob:")
+    return not url.startswith(own)
+
+
+def settle(page: Page) -> None:
+    """Wait until the chart is drawn and the script is idle: before pictures and audits, never before an assertion."""
+    page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    page.wait_for_timeout(400)

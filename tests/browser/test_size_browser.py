@@ -1,0 +1,272 @@
+"""The Size screen in a real browser: choosing, bringing a model, links, keyboard, phones, themes, accessibility."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from .conftest import Open, settle, start_server, stop_server
+
+pytestmark = pytest.mark.browser
+
+CONFIG = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 32000,
+}
+REFUSED = {**CONFIG, "sliding_window_pattern": 6}
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]}
+
+
+def number(page: Page, at: int) -> object:
+    return page.get_by_test_id("stMetricValue").nth(at)
+
+
+def choose(page: Page, control: str, typed: str, option: str | None = None) -> None:
+    """Choose in a searchable list by typing."""
+    page.get_by_role("combobox", name=control).click()
+    page.keyboard.type(typed)
+    if option is None:
+        page.keyboard.press("Enter")
+    else:
+        page.get_by_role("option", name=option).first.click()
+
+
+def paste(page: Page, config: object) -> None:
+    page.get_by_role("button", name="Your own model").click()
+    box = page.get_by_label("A model's config.json")
+    box.fill(json.dumps(config))
+    box.press("Control+Enter")
+    page.get_by_role("button", name="Size this model").click()
+
+
+def wide(page: Page) -> int:
+    """By how many pixels the page is wider than the window."""
+    return page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+
+
+def violations(page: Page) -> list[str]:
+    found = Axe().run(page, options=RULES).response["violations"]
+    return [f"{one['id']}: {node['target']} {node['failureSummary'][:200]}" for one in found for node in one["nodes"]]
+
+
+def test_opens_on_an_answer(open_page: Open) -> None:
+    page = open_page()
+    expect(number(page, 0)).to_have_text("10 GiB")
+    settle(page)
+    assert page.title() == "KV Cache Explorer"
+    chart = page.get_by_role("figure")
+    assert "10 GiB at 32K" in (chart.first.get_attribute("aria-label") or "")
+
+
+def test_choosing_changes_the_numbers_and_the_address(open_page: Open) -> None:
+    page = open_page()
+    choose(page, "Model", "gemma 3 27b", "Gemma 3 27B")
+    expect(number(page, 0)).to_have_text("2.91 GiB")
+    choose(page, "Tokens", "131072")
+    expect(number(page, 0)).to_have_text("10.41 GiB")
+    expect(page.get_by_role("combobox", name="Tokens")).to_have_value("128K")
+    choose(page, "Requests", "3")
+    expect(number(page, 1)).to_have_text("31.22 GiB")
+    choose(page, "Keys in", "fp8", "fp8")
+    expect(number(page, 0)).to_have_text("5.2 GiB")
+    for part in ("gemma-3-27b", "tokens=131072", "batch=3", "kv=fp8"):
+        expect(page).to_have_url(re.compile(part))
+
+
+def test_what_cannot_be_read_is_named(open_page: Open) -> None:
+    page = open_page("?tokens=8K")
+    choose(page, "Tokens", "many")
+    expect(page.get_by_test_id("stAlert")).to_contain_text("many")
+    expect(number(page, 0)).to_have_text("2.5 GiB")
+
+
+def test_a_link_restores_the_exact_view(open_page: Open) -> None:
+    page = open_page("?model=openai/whisper-large-v3&source=100")
+    choose(page, "Tokens", "448")
+    choose(page, "Values in", "int4", "int4")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("448 tokens")
+    expect(page).to_have_url(re.compile("int4"))
+    held = number(page, 0).inner_text()
+    page.get_by_role("button", name="Copy link").click()
+    link = page.get_by_test_id("stCode").inner_text().strip()
+    again = open_page(link)
+    expect(number(again, 0)).to_have_text(held)
+    expect(again.get_by_role("textbox", name="Source tokens")).to_have_value("100")
+    expect(again.get_by_role("combobox", name="Tokens")).to_have_value("448")
+
+
+def test_back_returns_to_the_last_view(open_page: Open) -> None:
+    page = open_page()
+    choose(page, "Tokens", "8K", "8K")
+    expect(number(page, 0)).to_have_text("2.5 GiB")
+    expect(page).to_have_url(re.compile("tokens=8192"))
+    page.go_back()
+    expect(number(page, 0)).to_have_text("10 GiB")
+    expect(page.get_by_role("combobox", name="Tokens")).to_have_value("32K")
+
+
+def test_quick_changes_all_arrive(open_page: Open) -> None:
+    page = open_page()
+    for typed in ("8K", "16K", "64K", "128K"):
+        choose(page, "Tokens", typed, typed)
+    choose(page, "Requests", "10", "10")
+    expect(number(page, 1)).to_have_text("400 GiB")
+
+
+def test_an_example_opens_in_one_click(open_page: Open) -> None:
+    page = open_page()
+    page.get_by_role("button", name="Examples").click()
+    page.get_by_text("Llama 3.3 70B, ten users at 32K: 100 GiB").click()
+    expect(number(page, 1)).to_have_text("100 GiB")
+
+
+def test_pasted_configuration_travels_in_the_link(open_page: Open) -> None:
+    page = open_page()
+    paste(page, CONFIG)
+    expect(number(page, 2)).to_have_text("128 KiB")
+    expect(page).to_have_url(re.compile("config="))
+    again = open_page(page.url)
+    expect(number(again, 2)).to_have_text("128 KiB")
+
+
+def test_refused_configuration_and_its_bound(open_page: Open) -> None:
+    page = open_page()
+    paste(page, REFUSED)
+    expect(page.get_by_test_id("stAlert")).to_contain_text("sliding_window_pattern")
+    expect(number(page, 0)).to_have_text("10 GiB")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Answer with an upper bound").click()
+    expect(number(page, 2)).to_have_text("512 KiB")
+    expect(page.get_by_test_id("stAlert")).to_have_count(0)
+    expect(page.get_by_text("an upper bound").first).to_be_visible()
+
+
+@pytest.mark.parametrize("content", [json.dumps(CONFIG), "not a configuration"])
+def test_upload(open_page: Open, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(content)
+    page = open_page()
+    page.get_by_role("button", name="Your own model").click()
+    page.get_by_role("tab", name="Upload").click()
+    page.locator("input[type=file]").set_input_files(file)
+    if content.startswith("{"):
+        expect(number(page, 2)).to_have_text("128 KiB")
+    else:
+        expect(page.get_by_test_id("stAlert")).to_contain_text("config.json")
+        expect(number(page, 0)).to_have_text("10 GiB")
+
+
+def test_compare_draws_and_names_the_other_model(open_page: Open) -> None:
+    page = open_page()
+    choose(page, "Compare with", "deepseek v3", "DeepSeek V3")
+    settle(page)
+    expect(page.locator(".js-plotly-plot").get_by_text("DeepSeek V3", exact=False).first).to_be_visible()
+    expect(page.get_by_text("At 32,768 tokens: DeepSeek V3")).to_be_visible()
+
+
+def test_table_downloads_as_csv(open_page: Open) -> None:
+    page = open_page()
+    page.get_by_text("Tables", exact=True).click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download CSV").first.click()
+    rows = Path(download.value.path()).read_text().splitlines()
+    assert rows[0].startswith("tokens,")
+    assert any(row.startswith("32768,10737418240,") for row in rows)
+
+
+def test_the_keyboard_reaches_the_controls(open_page: Open) -> None:
+    page = open_page()
+    reached = []
+    for _ in range(24):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.innerText || ''")
+        )
+    text = "\n".join(reached)
+    places = [
+        text.find(name) for name in ("Model", "Tokens", "Requests", "Keys in", "Values in", "Examples", "Your own")
+    ]
+    assert -1 not in places, text
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 390), ("light", 1440), ("dark", 1920)])
+def test_fits_the_window(open_page: Open, theme: str, width: int) -> None:
+    page = open_page("?model=google/gemma-3-27b-it&compare=deepseek-ai/DeepSeek-V3", width=width, theme=theme)
+    settle(page)
+    assert wide(page) <= 0
+    chart = page.locator(".js-plotly-plot").bounding_box()
+    assert chart is not None
+    assert chart["x"] + chart["width"] <= width
+
+
+def test_the_answer_is_on_a_phones_first_screen(open_page: Open) -> None:
+    page = open_page(width=390, height=844)
+    settle(page)
+    box = number(page, 0).bounding_box()
+    assert box["y"] + box["height"] < 844
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "?model=deepseek-ai/DeepSeek-V4-Flash&compare=google/gemma-3-27b-it,state-spaces/mamba-2.8b-hf",
+        "?model=openai/whisper-large-v3&tokens=x&compare=none",
+    ],
+)
+def test_accessible(open_page: Open, theme: str, query: str) -> None:
+    page = open_page(query, theme=theme)
+    settle(page)
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_panels_and_refusals_are_accessible(open_page: Open, theme: str) -> None:
+    page = open_page(theme=theme)
+    paste(page, REFUSED)
+    expect(page.get_by_test_id("stAlert")).to_be_visible()
+    settle(page)
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    page.get_by_text("Tables", exact=True).click()
+    page.get_by_text("What was read").click()
+    page.evaluate("window.scrollTo(0, 0)")
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_test_id("stCode")).to_be_visible()
+    settle(page)
+    assert violations(page) == []
+
+
+def test_an_open_tab_survives_a_restart_of_the_server(browser: Browser) -> None:
+    server, where = start_server()
+    page = browser.new_page()
+    try:
+        page.goto(f"{where}/?tokens=8K")
+        expect(number(page, 0)).to_have_text("2.5 GiB")
+        connected = page.locator("[data-testid=stApp][data-test-connection-state=CONNECTED]")
+        stop_server(server)
+        expect(connected).to_have_count(0)
+        server, _ = start_server(int(where.rsplit(":", 1)[1]))
+        expect(connected).to_have_count(1, timeout=40_000)
+        # The first change starts the new session, which opens on the view of the address; the next ones count.
+        choose(page, "Requests", "10", "10")
+        expect(page.get_by_role("combobox", name="Requests")).to_have_value("1")
+        settle(page)
+        choose(page, "Requests", "4", "4")
+        expect(number(page, 1)).to_have_text("10 GiB")
+        expect(number(page, 0)).to_have_text("2.5 GiB")
+        expect(page.get_by_test_id("stException")).to_have_count(0)
+    finally:
+        page.close()
+        stop_server(server)

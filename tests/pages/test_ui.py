@@ -1,0 +1,144 @@
+"""Colours, sentences and the chart's axis: what the screens are made of, without Streamlit."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvcore import catalogue
+from kvcore.hardware import capacity_lines
+from kvcore.model import KINDS, Model
+from kvcore.units import GIB
+from pages.ui import charts, heard, lessons, strip, theme, words
+from pages.ui.controls import FORMAT_WORDS
+
+PALETTES = {"light": theme.LIGHT, "dark": theme.DARK}
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def model(model_id: str) -> Model:
+    return catalogue.load(model_id)
+
+
+def sentence(model_id: str, tokens: int = 32_768) -> str:
+    found = model(model_id)
+    return words.growth_sentence(found, tokens, found.resolve_format(), 1, None)
+
+
+@pytest.mark.parametrize("name", PALETTES)
+def test_chart_colours_can_be_read(name: str) -> None:
+    colours = PALETTES[name]
+    # The names at the ends of lines are text in the colour of the line.
+    assert all(contrast(colour, colours.background) >= 3.5 for colour in colours.series)
+    assert contrast(colours.ink, colours.background) >= 7
+    assert contrast(colours.muted, colours.background) >= 4.5
+    assert len(set(colours.series)) == len(colours.series) == len(set(theme.DASHES))
+
+
+@pytest.mark.parametrize("name", PALETTES)
+def test_every_kind_has_a_colour_and_kinds_differ_without_it(name: str) -> None:
+    colours = PALETTES[name]
+    assert set(colours.kinds) == set(KINDS)
+    looks = {kind: theme.PATTERNS.get(kind, kind) for kind in KINDS if kind not in ("shared", "none")}
+    assert len(set(looks.values())) == len(looks)
+    assert "dashed" in theme.fill_style("none", colours)
+
+
+def test_a_models_colour_does_not_depend_on_the_order_of_choosing() -> None:
+    ids = ["a/one", "b/two", "c/three", "d/four", "e/five"]
+    forward = theme.series_colours("main", ids, theme.LIGHT)
+    assert forward == theme.series_colours("main", reversed(ids), theme.LIGHT)
+    assert len(set(forward.values())) == 6
+
+
+@pytest.mark.parametrize(
+    ("model_id", "expected"),
+    [
+        (
+            "meta-llama/Llama-3.3-70B-Instruct",
+            "Doubling the conversation doubles the cache: 32K tokens hold 10 GiB, 128K",
+        ),
+        ("google/gemma-3-27b-it", "Past 1,024 tokens only 10 of 62 layers grow: 32K tokens hold 2.91 GiB, 128K"),
+        ("mistralai/Mistral-7B-v0.1", "After 4,096 tokens it stops growing: 512 MiB, however long"),
+        ("state-spaces/mamba-2.8b-hf", "It never grows: 11.88 MiB, however long"),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "Only 12 of 48 layers grow, the states stay at"),
+        ("openai/whisper-large-v3", "What it holds of the source stays at 234.38 MiB; its own cache grows"),
+        ("allenai/longformer-base-4096", "This model keeps no cache"),
+    ],
+)
+def test_growth_in_a_sentence(model_id: str, expected: str) -> None:
+    assert sentence(model_id).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("model_id", "expected"),
+    [
+        ("meta-llama/Llama-3.3-70B-Instruct", "All 80 layers keep every token"),
+        ("google/gemma-3-27b-it", "1 layer in 6 keeps every token, and these 10 hold 86% of the bytes"),
+        ("allenai/longformer-base-4096", "No layer holds anything"),
+    ],
+)
+def test_where_it_sits_in_a_sentence(model_id: str, expected: str) -> None:
+    found = model(model_id)
+    rows = words.groups(found, 32_768, found.resolve_format(), None)
+    assert words.where_sentence(found, rows) == expected
+
+
+def test_the_strip_has_a_box_a_memory_and_says_so() -> None:
+    found = model("deepseek-ai/DeepSeek-V3.2")
+    rows = words.groups(found, 1024, found.resolve_format(), None)
+    html = strip.strip(found, rows, theme.LIGHT)
+    assert html.count('class="kv-layer"') == 61
+    assert "61 latent" in html
+    assert "61 indexer" in html
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 448, 1023, 32_768, 2**20, 10**9])
+def test_the_axis_holds_the_scenario_and_the_limit(tokens: int) -> None:
+    for limit in (None, 448, 131_072, 10_485_760):
+        first, last = charts._ends(tokens, limit)
+        assert 16 <= first < last <= 10**9
+        if tokens >= 16:
+            assert first <= tokens <= last
+        if limit:
+            assert first <= limit <= last
+
+
+def test_the_chart_draws_what_is_computed() -> None:
+    found = model("meta-llama/Llama-3.3-70B-Instruct")
+    line = charts.Line(id="one", name="One", model=found, kv=found.resolve_format())
+    drawn = charts.growth_chart([line], tokens=32_768, batch=1, capacities=capacity_lines(), colours=theme.LIGHT)
+    assert drawn is not None
+    figure, alt = drawn
+    points = dict(zip(figure.data[0].x, figure.data[0].y, strict=True)) | dict(
+        zip(figure.data[1].x, figure.data[1].y, strict=True)
+    )
+    assert points[32_768] == 10
+    assert points[131_072] == 40
+    assert "10 GiB at 32K" in alt
+    assert "131,072" in alt
+    heights = {shape.y0 for shape in figure.layout.shapes if shape.xref == "paper"}
+    assert {card.bytes / GIB for card in capacity_lines() if card.label in alt} == heights
+
+
+def test_lessons_and_figures_name_models_that_are_there() -> None:
+    scenarios = [*lessons.LESSONS.values(), *(figure.view for figure in heard.figures())]
+    for scenario in scenarios:
+        assert catalogue.find(scenario.model)
+        assert all(catalogue.find(one) for one in scenario.compare)
+    assert all(lessons.label(name) != name for name in lessons.LESSONS)
+
+
+def test_every_layout_that_sets_both_formats_is_explained() -> None:
+    from kvcore.formats import ELEMENT_FORMATS, KV_FORMATS
+
+    assert set(FORMAT_WORDS) == set(KV_FORMATS) - set(ELEMENT_FORMATS)
