@@ -9,6 +9,9 @@ from kvcore.model.memories import Attention, CrossAttention, Indexer, Kind, Late
 from kvcore.model.model import Model
 
 
+_PAIR = "(K and V)"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
     """One factor of a product: its value as text, and what it counts."""
@@ -43,7 +46,10 @@ def token_steps(model: Model, kv: KVFormat, source_tokens: int | None = None) ->
     for memory, layers in model.kept:
         law = memory.growth(kv, source_tokens)
         each = law.bytes_per_entry or law.constant_bytes
-        factors = (Factor(value=f"{layers}", what="layer" if layers == 1 else "layers"), *_factors(memory, kv))
+        count = Factor(value=f"{layers}", what="layer" if layers == 1 else "layers")
+        own = _factors(memory, kv)
+        # "2 (K and V)" reads first, as in the formula that people know.
+        factors = (own[0], count, *own[1:]) if own and own[0].what == _PAIR else (count, *own)
         if isinstance(memory, CrossAttention):
             source = memory.source_tokens if source_tokens is None else source_tokens
             factors = (*factors, Factor(value=f"{source:,}", what="source tokens"))
@@ -87,7 +93,7 @@ def _head_factors(heads: int, k_width: int, v_width: int, kv: KVFormat) -> tuple
     plain = kv.k.scope == "tensor" and kv.k == kv.v
     if plain and k_width == v_width:
         return (
-            Factor(value="2", what="(K and V)"),
+            Factor(value="2", what=_PAIR),
             head,
             Factor(value=f"{k_width}", what="numbers a head"),
             _bytes_a_number(kv.k.bits),

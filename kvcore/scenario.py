@@ -102,8 +102,14 @@ def _read_kv(text: str) -> str:
     return "auto" if text.strip().lower() == "auto" else kv_format(text).name
 
 
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 12:
+        raise UnitError(f"{text[:20]!r} is not a whole number")
+    return int(text)
+
+
 def _read_ranks(text: str) -> int:
-    ranks = int(text[:6])
+    ranks = _whole(text)
     if not 1 <= ranks <= 4096:
         raise UnitError(f"{ranks:,} ranks are not within 1 … 4,096")
     return ranks
@@ -118,11 +124,11 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "model": _read_model,
     "config": _read_config,
     "tokens": parse_tokens,
-    "batch": lambda text: check_batch(int(text[:12])),
+    "batch": lambda text: check_batch(_whole(text)),
     "kv": _read_kv,
     "compare": lambda text: tuple(dict.fromkeys(_clean(part, 200) for part in text.split(",") if part))[:MAX_COMPARED],
     "budget": _read_budget,
-    "source": lambda text: check_tokens(int(text[:12])),
+    "source": lambda text: check_tokens(_whole(text)),
     "bound": lambda text: text == "1",
     "engine": lambda text: engine(_clean(text, 40)).name,
     "gpu": lambda text: accelerator(_clean(text, 80)).id,

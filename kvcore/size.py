@@ -168,6 +168,8 @@ def _row(memory: Memory, law: Growth, tokens: int, batch: int, formula: str) -> 
     entry_bytes, shared = law.next_token(tokens)
     exact = batch * Fraction(entry_bytes, shared) if shared > 1 else Fraction(batch * entry_bytes)
     whole = exact.numerator // exact.denominator
+    if law.max_entries is not None:
+        formula += f", at most {law.max_entries:,} tokens"
     return _Row(memory.kind, batch * law.at(tokens), whole, exact - whole, formula)
 
 

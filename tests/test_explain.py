@@ -34,7 +34,7 @@ def test_factors_multiply_to_the_bytes(model_id: str) -> None:
 def test_the_line_for_llama_70b() -> None:
     (step,) = token_steps(model("meta-llama/Llama-3.3-70B-Instruct"), KV_FORMATS["bf16"])
     assert step.formula == (
-        "80 layers × 2 (K and V) × 8 KV heads × 128 numbers a head × 2 bytes = 327,680 bytes a token"
+        "2 (K and V) × 80 layers × 8 KV heads × 128 numbers a head × 2 bytes = 327,680 bytes a token"
     )
     assert (step.per, step.limit, step.kind) == ("token", None, "full")
 

@@ -69,9 +69,8 @@ class Attention:
         return kv.kv_bytes(self.num_kv_heads, self.head_dim, self.v_head_dim)
 
     def formula(self, kv: KVFormat, source_tokens: int | None = None) -> str:
-        limit = f", at most {self.limit:,} tokens" if self.limit is not None else ""
         product = _kv_formula(self.num_kv_heads, self.head_dim, self.v_head_dim, kv)
-        return f"{product} = {self.row_bytes(kv):,} B a token{limit}"
+        return f"{product} = {self.row_bytes(kv):,} B a token"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +133,8 @@ class Latent:
     def formula(self, kv: KVFormat, source_tokens: int | None = None) -> str:
         size = "packed" if kv.packed_latent else kv.k.describe()
         unit = "token" if self.tokens_per_entry == 1 else f"{self.tokens_per_entry} tokens"
-        limit = f", at most {self.window:,} tokens" if self.window is not None else ""
         parts = f"({self.kv_lora_rank} + {self.qk_rope_head_dim})"
-        return f"{parts} × {size} = {self.entry_bytes(kv):,} B for each {unit}{limit}"
+        return f"{parts} × {size} = {self.entry_bytes(kv):,} B for each {unit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
