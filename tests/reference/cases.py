@@ -171,6 +171,8 @@ UNUSUAL: tuple[Case, ...] = (
 # Model types that kvcore reads and transformers implements, and why they are not run. Each is read by the same rule as
 # one that is.
 NOT_RUN: dict[str, str] = {
+    "ernie4_5_vl_moe": "the wrapper of the next row",
+    "ernie4_5_vl_moe_text": "routes image and text tokens by numbers; its attention is that of ernie4_5_moe, which is run",
     "jetmoe": "routes its attention through experts by numbers that a run without weights has none of",
     "nllb-moe": "routes by numbers, in a feed-forward part inside which its experts cannot be taken out",
 }
