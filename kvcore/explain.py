@@ -8,7 +8,6 @@ from kvcore.formats import KVFormat
 from kvcore.model.memories import Attention, CrossAttention, Indexer, Kind, Latent, Memory, State
 from kvcore.model.model import Model
 
-
 _PAIR = "(K and V)"
 
 

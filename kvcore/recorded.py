@@ -54,7 +54,7 @@ _STATED = (
     ("concurrency", "requests at once", "requests"),
 )  # fmt: skip
 _VERDICTS = {
-    "memory_split_or_text_only": "The source gives this figure in prose, or not all that it came from.",
+    "memory_split_or_text_only": "The source gives this figure in prose, or without all that it depends on.",
     "partly_or_unexplained": "The source leaves part of its figures unexplained.",
     "reporter_number_inconsistent": "The source's own numbers do not agree with each other.",
 }
@@ -151,7 +151,8 @@ def worst(rows: Iterable[Case], limit: float = LIMITS[0]) -> tuple[Case, ...]:
 
 
 def _published() -> tuple[Case, ...]:
-    compared = {one.report.id: one for one in field.compared()}
+    # Nothing is predicted where no cache of the report's kind comes out.
+    compared = {one.report.id: one for one in field.compared() if one.predicted}
     return tuple(_report(report, compared.get(report.id)) for report in field.reports())
 
 
@@ -176,7 +177,7 @@ def _report(report: field.Report, found: field.Comparison | None) -> Case:
         error=found.error if found else None,
         counted=counted,
         apart=report.engine == field.FORK,
-        note=" ".join(note for note in notes if note),
+        note=" ".join(note[0].upper() + note[1:] for note in notes if note),
         source=report.source,
         url=report.url or "",
     )

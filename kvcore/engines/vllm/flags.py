@@ -25,10 +25,20 @@ OPTIONS = (
     Option(flag="--num-speculative-tokens", field="num_speculative_tokens", kind="integer", help="proposed tokens"),
     Option(flag="--mtp-layers", field="mtp_layers", kind="integer", help="layers of a multi-token-prediction head"),
     Option(
+        flag="--cpu-without-avx512-bf16",
+        field="cpu_without_avx512_bf16",
+        kind="switch",
+        help="a CPU on which recurrent states stay in 16 bits",
+    ),
+    Option(
         flag="--num-gpu-blocks-override", field="num_gpu_blocks_override", kind="integer", help="blocks of the pool"
     ),
 )
-_NEGATIONS = {"no_prefix_caching": "enable_prefix_caching", "no_async_scheduling": "async_scheduling"}
+_NEGATIONS = {
+    "no_prefix_caching": "enable_prefix_caching",
+    "no_async_scheduling": "async_scheduling",
+    "cpu_without_avx512_bf16": "cpu_avx512_bf16",
+}
 _OLDEST = (0, 4)
 
 

@@ -17,7 +17,8 @@ class VllmSettings:
 
     `gpu_bytes` and `compute_capability` describe one device (an H100 unless said); `few_batched_tokens` is true of an
     A100 and a GB10, which have the memory of the larger class and the smaller class's default. `mtp_layers` are layers
-    of a multi-token-prediction head that speculation adds. None means vLLM's own default.
+    of a multi-token-prediction head that speculation adds. On a CPU with AVX-512 BF16 (`cpu_avx512_bf16`)
+    vLLM keeps recurrent states in fp32. None means vLLM's own default.
     """
 
     max_model_len: int
@@ -34,6 +35,7 @@ class VllmSettings:
     mtp_layers: int = 0
     num_gpu_blocks_override: int | None = None
     platform: Literal["cuda", "cpu"] = "cuda"
+    cpu_avx512_bf16: bool = True
     gpu_bytes: int = 80 * GIB
     compute_capability: float = 9.0
     few_batched_tokens: bool = False

@@ -20,6 +20,8 @@ SpecKind = Literal["full", "sliding", "chunked", "latent", "indexer", "state", "
 DEFAULT_BLOCK = 16
 CPU_BLOCK = 128
 _CPU_KERNEL = 32
+# States that follow mamba_ssm_cache_dtype, which a CPU with AVX-512 BF16 sets to fp32 (platforms/cpu.py, 0.32).
+_CPU_FP32 = ("Gated delta net", "Mamba 2")
 # vLLM's MLA kernels want the blocks of hybrid models in multiples of 128 (platforms/interface.py).
 _MLA_HYBRID_ALIGNMENT = 128
 # FlashInfer's gated delta net prefill, chosen on SM90, checkpoints on boundaries of 64 tokens.
@@ -224,7 +226,7 @@ def _part_bytes(part: StatePart, state: State, tp: int, settings: VllmSettings) 
         shape[1] += settings.num_speculative_tokens
     if part.name == "convolution" and state.design == "Mamba 2":
         shape[0] = _mamba2_channels(state, shape[0], tp)
-    if part.name == "state" and settings.is_cpu and state.design == "Gated delta net":
+    if part.name == "state" and settings.is_cpu and settings.cpu_avx512_bf16 and state.design in _CPU_FP32:
         element = 4
     if shape[0] % tp:
         raise EngineError(f"vllm: a {state.design} state of {shape[0]} cannot be split over {tp} ranks")
