@@ -7,7 +7,7 @@ import streamlit as st
 from kvcore.errors import KVCoreError
 from kvcore.formats import KVFormat
 from kvcore.size import SizeResult, size
-from pages.ui import cards, shell, theme, words
+from pages.ui import cards, shell, theme, trio, words
 from pages.ui import size_parts as parts
 
 chosen, scenario = shell.current()
@@ -34,6 +34,8 @@ cards.row(parts.big_numbers(chosen, scenario, kv, result))
 with st.container(key="growth", gap="xsmall"):
     parts.growth(chosen, scenario, kv, colours)
 
+with st.container(key="trio", gap="xsmall"):
+    trio.section(chosen, scenario, kv, result)
 with st.container(key="layers", gap="xsmall"):
     parts.layers(model, scenario, kv, colours)
 parts.how(model, kv, result, source)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import streamlit as st
 
 from kvcore import catalogue
@@ -9,7 +11,7 @@ from kvcore.errors import KVCoreError
 from kvcore.formats import ELEMENT_FORMATS, KV_FORMATS
 from kvcore.model import Model
 from kvcore.scenario import Scenario
-from kvcore.units import check_batch, format_tokens, parse_tokens
+from kvcore.units import format_tokens, parse_tokens
 from pages.ui import models, own, state
 from pages.ui.lessons import LESSONS, label
 from pages.ui.models import OWN, Chosen, Refusal
@@ -19,6 +21,12 @@ BATCHES = ("1", "2", "4", "8", "10", "16", "32", "64", "128", "256")
 _B = 10**9
 SIZES = {"up to 4B": (0, 4 * _B), "4B to 15B": (4 * _B, 15 * _B), "15B to 80B": (15 * _B, 80 * _B),
          "over 80B": (80 * _B, 10**6 * _B)}  # fmt: skip
+# How what was typed is read and shown again, with examples for who wrote something else.
+_FREE: dict[str, tuple[Callable[[str], int], Callable[[int], str], str]] = {
+    "tokens": (parse_tokens, format_tokens, "8192, 8K or 1M"),
+    "batch": (state.read_batch, str, "10"),
+    "tp": (state.read_ranks, str, "8"),
+}
 FORMAT_WORDS = {
     "fp8_ds_mla": "packed fp8 · latent (MLA) caches only",
     "turboquant_k8v4": "keys 8 bits, values 4",
@@ -38,9 +46,9 @@ def scenario_row() -> tuple[Chosen, Scenario]:
         with picker:
             _picker()
         with tokens:
-            _free("tokens", "Tokens", TOKENS, "Length of one request, prompt and answer together. Type 8192, 8K or 1M.")
+            free("tokens", "Tokens", TOKENS, "Length of one request, prompt and answer together. Type 8192, 8K or 1M.")
         with batch:
-            _free("batch", "Requests", BATCHES, "Requests at once. Each has a cache of its own. Type any number.")
+            free("batch", "Requests", BATCHES, "Requests at once. Each has a cache of its own. Type any number.")
         with keys:
             _key_format(chosen.model)
         with values:
@@ -107,30 +115,23 @@ def _filtered(labels: dict[str, str]) -> list[str]:
     return [one.entry.model_id for one in found]
 
 
-def _free(key: str, label: str, presets: tuple[str, ...], help_text: str) -> None:
+def free(key: str, label: str, presets: tuple[str, ...], help_text: str) -> None:
     """A choice of presets that takes any other value too."""
     value = st.session_state[key]
     options = presets if value in presets else (value, *presets)
-    st.selectbox(label, options, key=key, accept_new_options=True, help=help_text, on_change=_tidy, args=(key,))
+    st.selectbox(label, options, key=key, accept_new_options=True, help=help_text, on_change=_tidy, args=(key, label))
 
 
-def _tidy(key: str) -> None:
+def _tidy(key: str, label: str) -> None:
     """Show what was typed as it is understood: 8192 becomes 8K."""
     keep = st.session_state
+    reader, writer, examples = _FREE[key]
     try:
-        if key == "tokens":
-            keep[key] = format_tokens(parse_tokens(str(keep[key])))
-        else:
-            keep[key] = str(check_batch(int(str(keep[key]).replace(",", ""))))
+        keep[key] = writer(reader(str(keep[key])))
     except (KVCoreError, ValueError):
-        message = (
-            f"{'Tokens' if key == 'tokens' else 'Requests'}: {str(keep[key])[:40]!r} is not a number that can be used"
-        )
-        keep.setdefault("problems", []).append(
-            f"{message}; write for example {'8192, 8K or 1M' if key == 'tokens' else '10'}."
-        )
-        good = keep.get("good", {}).get(key)
-        keep[key] = format_tokens(good) if key == "tokens" and good is not None else str(good or 1)
+        message = f"{label}: {str(keep[key])[:40]!r} is not a number that can be used; write for example {examples}."
+        keep.setdefault("problems", []).append(message)
+        keep[key] = writer(keep.get("good", {}).get(key, getattr(Scenario(), key)))
 
 
 def _key_format(model: Model) -> None:

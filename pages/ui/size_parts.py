@@ -117,11 +117,19 @@ def layers(model: Model, scenario: Scenario, kv: KVFormat, colours: theme.Palett
 def inverse(model: Model, scenario: Scenario, kv: KVFormat) -> None:
     """How many tokens fit into a given memory."""
     st.subheader("How many tokens fit", anchor=False)
+    keep = st.session_state
+    keep["budget_again"] = keep["budget"]
     st.text_input(
-        "I have for the cache", key="budget", width=200, help="Write 40 GiB (2³⁰ bytes) or 80 GB (10⁹ bytes)."
-    )
+        "I have for the cache", key="budget_again", width=200, on_change=_take_budget,
+        help="In all. Write 40 GiB (2³⁰ bytes) or 80 GB (10⁹ bytes).",
+    )  # fmt: skip
     most = max_tokens(model, parse_bytes(scenario.budget), kv, scenario.batch, scenario.source or None)
     st.markdown(words.fits(most, scenario, model))
+
+
+def _take_budget() -> None:
+    """The field of the inverse is the same as the one beside the engine."""
+    st.session_state["budget"] = st.session_state["budget_again"]
 
 
 def saving(model: Model, scenario: Scenario) -> None:
@@ -169,8 +177,6 @@ _FACTOR_STYLE = """<style>
 .kv-product strong{font-size:1.25rem;font-weight:600;font-variant-numeric:tabular-nums}
 .kv-product small{font-size:.85rem}
 .kv-product b{font-size:1.25rem;font-weight:400}
-.kv-terms{margin:.6rem 0 0;line-height:1.5}
-.kv-terms p{margin:0 0 .5rem;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 </style>"""
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -27,7 +27,9 @@ from pages.ui import models
 from pages.ui.models import OWN, Chosen, Refusal
 
 SAME = "same"  # values stored as the keys are
-KEYS = ("model", "tokens", "batch", "k_format", "v_format", "source", "compare", "budget", "bound")
+KEYS = ("model", "tokens", "batch", "k_format", "v_format", "source", "compare", "budget", "bound",
+        "engine", "gpu", "tp")  # fmt: skip
+MAX_RANKS = 4096
 _SEEN = "seen_query"
 _SHADOW = "shadow"
 
@@ -73,12 +75,14 @@ def adopt(scenario: Scenario) -> None:
     state["compare"] = known
     state["budget"] = scenario.budget
     state["bound"] = scenario.bound
+    state["engine"], state["gpu"], state["tp"] = scenario.engine, scenario.gpu, str(scenario.tp)
 
 
 def show(scenario: Scenario) -> None:
-    """Go to a scenario from a button; whatever was refused before is forgotten."""
+    """Go to a scenario from a button, on the server that is meant now; what was refused before is forgotten."""
+    now: Scenario = st.session_state.get("scenario", scenario)
     st.session_state["refusal"] = None
-    adopt(scenario)
+    adopt(replace(scenario, engine=now.engine, gpu=now.gpu, tp=now.tp))
 
 
 def _adopt_config(scenario: Scenario) -> None:
@@ -141,20 +145,36 @@ def scenario(chosen: Chosen) -> Scenario:
         model=(chosen.name if chosen.config else plain.model) if own else chosen.id,
         config=(chosen.config or "") if own else "",
         tokens=read("tokens", lambda text: parse_tokens(str(text)), plain.tokens),
-        batch=read("batch", _read_batch, plain.batch),
+        batch=read("batch", read_batch, plain.batch),
         kv=join_formats(state["k_format"], state.get("v_format", SAME), chosen.model.resolve_format().name),
         compare=tuple(state.get("compare", ())),
         budget=read("budget", _read_budget, plain.budget),
         source=read("source", lambda text: parse_tokens(str(text)) if text else 0, 0),
         bound=bool(state.get("bound")),
+        engine=state.get("engine") or plain.engine,
+        gpu=state.get("gpu") or plain.gpu,
+        tp=read("tp", read_ranks, plain.tp),
     )
 
 
-def _read_batch(text: Any) -> int:
+def _whole(text: Any, what: str) -> int:
     digits = str(text).replace(",", "").strip()
-    if not digits.isdigit() or len(digits) > 12:
-        raise UnitError(f"requests: {str(text)[:40]!r} is not a whole number")
-    return check_batch(int(digits))
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 12:
+        raise UnitError(f"{what}: {str(text)[:40]!r} is not a whole number")
+    return int(digits)
+
+
+def read_batch(text: Any) -> int:
+    """Requests as typed; UnitError for what is no number or out of bounds."""
+    return check_batch(_whole(text, "requests"))
+
+
+def read_ranks(text: Any) -> int:
+    """Ranks as typed; UnitError for what is no number or out of bounds."""
+    ranks = _whole(text, "ranks")
+    if not 1 <= ranks <= MAX_RANKS:
+        raise UnitError(f"ranks: {ranks:,} is not within 1 … {MAX_RANKS:,}")
+    return ranks
 
 
 def _read_budget(text: Any) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pandas as pd
 
+from kvcore.engines.base import Layout
 from kvcore.formats import KVFormat
 from kvcore.model import Model
 from kvcore.scenario import Scenario
@@ -40,6 +43,22 @@ def layers(result: SizeResult) -> pd.DataFrame:
             "formula": [layer.formula for layer in result.layers],
         }
     )
+
+
+def groups(layout: Layout) -> pd.DataFrame:
+    """Groups of layers as an engine stores one request of the longest length on a rank; equal ones in one row."""
+    counted = Counter(layout.groups)
+    rows = list(counted)
+    columns: dict[str, list[object]] = {
+        "keeps": [row.kind for row in rows],
+        "groups": list(counted.values()),
+        "layers in each": [row.layers for row in rows],
+        "page of a layer, bytes": [row.page_bytes for row in rows],
+        "tokens a block": [row.block_size for row in rows],
+        "blocks a request": [row.blocks_per_request for row in rows],
+    }
+    known = {name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)}
+    return pd.DataFrame(known)
 
 
 def csv(frame: pd.DataFrame) -> bytes:

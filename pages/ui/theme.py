@@ -70,12 +70,18 @@ _STYLE = """<style>
 [data-testid="stMultiSelect"] [data-tag] {
   background: transparent; color: inherit; border: 1px solid currentColor;
 }
+.st-key-trio_cards { margin-top: .5rem; }
+.kv-terms { margin: .6rem 0 0; line-height: 1.5; }
+.kv-terms p { margin: 0 0 .5rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 @media (max-width: 640px) {
+  .st-key-engine [role="radiogroup"] { flex-wrap: wrap; }
   [data-testid="stMetricValue"] { font-size: 1.6rem; }
-  .st-key-scenario [data-testid="stColumn"], .st-key-numbers [data-testid="stColumn"] {
+  .st-key-scenario [data-testid="stColumn"], .st-key-numbers [data-testid="stColumn"],
+  .st-key-trio_controls [data-testid="stColumn"] {
     flex: 1 1 calc(50% - 1rem); min-width: calc(50% - 1rem); width: calc(50% - 1rem);
   }
-  .st-key-scenario [data-testid="stColumn"]:first-child { flex-basis: 100%; min-width: 100%; width: 100%; }
+  .st-key-scenario [data-testid="stColumn"]:first-child,
+  .st-key-trio_controls [data-testid="stColumn"]:nth-child(-n+2) { flex-basis: 100%; min-width: 100%; width: 100%; }
 }
 </style>"""
 

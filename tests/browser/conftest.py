@@ -1,4 +1,8 @@
-"""The real app in the system's Chromium: a server of its own, a fresh context a test, and what no test may see."""
+"""The real app in the system's Chromium: one server, one context, a fresh page a test, and what no test may see.
+
+A page is a session of its own for the app. The context is shared because it keeps the scripts of the page, eight
+megabytes that each new context would read and compile again; window and theme are set page by page.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
@@ -89,33 +93,41 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
+@pytest.fixture(scope="session")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    shared = browser.new_context(reduced_motion="reduce")
+    yield shared
+    shared.close()
+
+
 @pytest.fixture
-def open_page(browser: Browser, address: str) -> Iterator[Open]:
-    """Open an address of the app in a fresh context; afterwards nothing foreign was asked and nothing went wrong."""
+def open_page(context: BrowserContext, address: str) -> Iterator[Open]:
+    """Open an address of the app in a fresh page; afterwards nothing foreign was asked and nothing went wrong."""
     problems: list[str] = []
-    contexts = []
+    pages = []
 
     def open_at(query: str = "", *, width: int = 1440, height: int = 1100, theme: str = "light") -> Page:
-        context = browser.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme="dark" if theme == "dark" else "light",
-            reduced_motion="reduce",
-        )
-        contexts.append(context)
         page = context.new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme="dark" if theme == "dark" else "light", reduced_motion="reduce")
         page.on("console", lambda message: message.type == "error" and problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: is_foreign(request.url, address) and problems.append(request.url))
         page.goto(query if query.startswith("http") else f"{address}/{query}")
-        expect(page.get_by_test_id("stMetricValue")).to_have_count(4)
+        expect(numbers(page).first).to_be_visible()
         return page
 
     yield open_at
-    for context in contexts:
-        for page in context.pages:
-            assert page.get_by_test_id("stException").count() == 0
-        context.close()
+    for page in pages:
+        assert page.get_by_test_id("stException").count() == 0
+        page.close()
     assert problems == []
+
+
+def numbers(page: Page) -> Locator:
+    """The big numbers of a screen."""
+    return page.locator(".st-key-numbers").get_by_test_id("stMetricValue")
 
 
 def is_foreign(url: str, address: str) -> bool:

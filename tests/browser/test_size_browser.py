@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
-from .conftest import Open, settle, start_server, stop_server
+from .conftest import Open, numbers, settle, start_server, stop_server
 
 pytestmark = pytest.mark.browser
 
@@ -27,8 +27,17 @@ REFUSED = {**CONFIG, "sliding_window_pattern": 6}
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]}
 
 
-def number(page: Page, at: int) -> object:
-    return page.get_by_test_id("stMetricValue").nth(at)
+def number(page: Page, at: int) -> Locator:
+    return numbers(page).nth(at)
+
+
+def trio(page: Page) -> Locator:
+    return page.locator(".st-key-trio_cards").get_by_test_id("stMetricValue")
+
+
+def panel(page: Page) -> Locator:
+    """The panel that is open."""
+    return page.get_by_test_id("stPopoverBody")
 
 
 def choose(page: Page, control: str, typed: str, option: str | None = None) -> None:
@@ -59,13 +68,20 @@ def violations(page: Page) -> list[str]:
     return [f"{one['id']}: {node['target']} {node['failureSummary'][:200]}" for one in found for node in one["nodes"]]
 
 
-def test_opens_on_an_answer(open_page: Open) -> None:
+def test_opens_on_an_answer_with_a_table_to_download(open_page: Open) -> None:
     page = open_page()
     expect(number(page, 0)).to_have_text("10 GiB")
     settle(page)
     assert page.title() == "KV Cache Explorer"
     chart = page.get_by_role("figure")
     assert "10 GiB at 32K" in (chart.first.get_attribute("aria-label") or "")
+    page.get_by_text("Tables", exact=True).click()
+    table = page.locator(".st-key-csv_contexts")
+    with page.expect_download() as download:
+        table.get_by_role("button", name="Download CSV").click()
+    rows = Path(download.value.path()).read_text().splitlines()
+    assert rows[0].startswith("tokens,")
+    assert any(row.startswith("32768,10737418240,") for row in rows)
 
 
 def test_choosing_changes_the_numbers_and_the_address(open_page: Open) -> None:
@@ -83,13 +99,6 @@ def test_choosing_changes_the_numbers_and_the_address(open_page: Open) -> None:
         expect(page).to_have_url(re.compile(part))
 
 
-def test_what_cannot_be_read_is_named(open_page: Open) -> None:
-    page = open_page("?tokens=8K")
-    choose(page, "Tokens", "many")
-    expect(page.get_by_test_id("stAlert")).to_contain_text("many")
-    expect(number(page, 0)).to_have_text("2.5 GiB")
-
-
 def test_a_link_restores_the_exact_view(open_page: Open) -> None:
     page = open_page("?model=openai/whisper-large-v3&source=100")
     choose(page, "Tokens", "448")
@@ -98,36 +107,54 @@ def test_a_link_restores_the_exact_view(open_page: Open) -> None:
     expect(page).to_have_url(re.compile("int4"))
     held = number(page, 0).inner_text()
     page.get_by_role("button", name="Copy link").click()
-    link = page.get_by_test_id("stCode").inner_text().strip()
+    link = panel(page).get_by_test_id("stCode").inner_text().strip()
     again = open_page(link)
     expect(number(again, 0)).to_have_text(held)
     expect(again.get_by_role("textbox", name="Source tokens")).to_have_value("100")
     expect(again.get_by_role("combobox", name="Tokens")).to_have_value("448")
 
 
-def test_back_returns_to_the_last_view(open_page: Open) -> None:
+def test_what_cannot_be_read_is_named_and_back_returns(open_page: Open) -> None:
     page = open_page()
     choose(page, "Tokens", "8K", "8K")
     expect(number(page, 0)).to_have_text("2.5 GiB")
     expect(page).to_have_url(re.compile("tokens=8192"))
+    choose(page, "Tokens", "many")
+    expect(page.get_by_test_id("stAlert")).to_contain_text("many")
+    expect(number(page, 0)).to_have_text("2.5 GiB")
     page.go_back()
     expect(number(page, 0)).to_have_text("10 GiB")
     expect(page.get_by_role("combobox", name="Tokens")).to_have_value("32K")
 
 
-def test_quick_changes_all_arrive(open_page: Open) -> None:
+def test_quick_changes_examples_and_comparisons(open_page: Open) -> None:
     page = open_page()
     for typed in ("8K", "16K", "64K", "128K"):
         choose(page, "Tokens", typed, typed)
     choose(page, "Requests", "10", "10")
     expect(number(page, 1)).to_have_text("400 GiB")
-
-
-def test_an_example_opens_in_one_click(open_page: Open) -> None:
-    page = open_page()
     page.get_by_role("button", name="Examples").click()
     page.get_by_text("Llama 3.3 70B, ten users at 32K: 100 GiB").click()
     expect(number(page, 1)).to_have_text("100 GiB")
+    choose(page, "Compare with", "deepseek v3", "DeepSeek V3")
+    settle(page)
+    expect(page.locator(".js-plotly-plot").get_by_text("DeepSeek V3", exact=False).first).to_be_visible()
+    expect(page.get_by_text("At 32,768 tokens: DeepSeek V3")).to_be_visible()
+
+
+def test_upload(open_page: Open, tmp_path: Path) -> None:
+    good, bad = tmp_path / "config.json", tmp_path / "other.json"
+    good.write_text(json.dumps(CONFIG))
+    bad.write_text("not a configuration")
+    page = open_page()
+    page.get_by_role("button", name="Your own model").click()
+    page.get_by_role("tab", name="Upload").click()
+    page.locator("input[type=file]").set_input_files(bad)
+    expect(page.get_by_test_id("stAlert")).to_contain_text("other.json")
+    expect(number(page, 0)).to_have_text("10 GiB")
+    page.locator("input[type=file]").set_input_files(good)
+    expect(number(page, 2)).to_have_text("128 KiB")
+    expect(page.get_by_test_id("stAlert")).to_have_count(0)
 
 
 def test_pasted_configuration_travels_in_the_link(open_page: Open) -> None:
@@ -151,39 +178,6 @@ def test_refused_configuration_and_its_bound(open_page: Open) -> None:
     expect(page.get_by_text("an upper bound").first).to_be_visible()
 
 
-@pytest.mark.parametrize("content", [json.dumps(CONFIG), "not a configuration"])
-def test_upload(open_page: Open, tmp_path: Path, content: str) -> None:
-    file = tmp_path / "config.json"
-    file.write_text(content)
-    page = open_page()
-    page.get_by_role("button", name="Your own model").click()
-    page.get_by_role("tab", name="Upload").click()
-    page.locator("input[type=file]").set_input_files(file)
-    if content.startswith("{"):
-        expect(number(page, 2)).to_have_text("128 KiB")
-    else:
-        expect(page.get_by_test_id("stAlert")).to_contain_text("config.json")
-        expect(number(page, 0)).to_have_text("10 GiB")
-
-
-def test_compare_draws_and_names_the_other_model(open_page: Open) -> None:
-    page = open_page()
-    choose(page, "Compare with", "deepseek v3", "DeepSeek V3")
-    settle(page)
-    expect(page.locator(".js-plotly-plot").get_by_text("DeepSeek V3", exact=False).first).to_be_visible()
-    expect(page.get_by_text("At 32,768 tokens: DeepSeek V3")).to_be_visible()
-
-
-def test_table_downloads_as_csv(open_page: Open) -> None:
-    page = open_page()
-    page.get_by_text("Tables", exact=True).click()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Download CSV").first.click()
-    rows = Path(download.value.path()).read_text().splitlines()
-    assert rows[0].startswith("tokens,")
-    assert any(row.startswith("32768,10737418240,") for row in rows)
-
-
 def test_the_keyboard_reaches_the_controls(open_page: Open) -> None:
     page = open_page()
     reached = []
@@ -200,42 +194,31 @@ def test_the_keyboard_reaches_the_controls(open_page: Open) -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 390), ("light", 1440), ("dark", 1920)])
-def test_fits_the_window(open_page: Open, theme: str, width: int) -> None:
-    page = open_page("?model=google/gemma-3-27b-it&compare=deepseek-ai/DeepSeek-V3", width=width, theme=theme)
-    settle(page)
-    assert wide(page) <= 0
-    chart = page.locator(".js-plotly-plot").bounding_box()
-    assert chart is not None
-    assert chart["x"] + chart["width"] <= width
-
-
-def test_the_answer_is_on_a_phones_first_screen(open_page: Open) -> None:
-    page = open_page(width=390, height=844)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_fits_every_window_and_is_accessible(open_page: Open, theme: str) -> None:
+    compared = "google/gemma-3-27b-it,state-spaces/mamba-2.8b-hf"
+    page = open_page(f"?model=deepseek-ai/DeepSeek-V4-Flash&compare={compared}", width=390, height=844, theme=theme)
     settle(page)
     box = number(page, 0).bounding_box()
-    assert box["y"] + box["height"] < 844
+    assert box["y"] + box["height"] < 844, "the answer is not on a phone's first screen"
+    for width in (390, 1440, 1920):
+        page.set_viewport_size({"width": width, "height": 1100})
+        settle(page)
+        assert wide(page) <= 0
+        for place in (page.locator(".js-plotly-plot"), page.locator(".st-key-trio")):
+            place_box = place.bounding_box()
+            assert place_box["x"] + place_box["width"] <= width
+        if width != 1440:
+            assert violations(page) == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize(
-    "query",
-    [
-        "?model=deepseek-ai/DeepSeek-V4-Flash&compare=google/gemma-3-27b-it,state-spaces/mamba-2.8b-hf",
-        "?model=openai/whisper-large-v3&tokens=x&compare=none",
-    ],
-)
-def test_accessible(open_page: Open, theme: str, query: str) -> None:
-    page = open_page(query, theme=theme)
-    settle(page)
-    assert violations(page) == []
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_panels_and_refusals_are_accessible(open_page: Open, theme: str) -> None:
-    page = open_page(theme=theme)
+def test_complaints_panels_and_refusals_are_accessible(open_page: Open, theme: str) -> None:
+    page = open_page("?model=openai/whisper-large-v3&tokens=x&compare=none&engine=sglang", theme=theme)
+    expect(page.get_by_test_id("stAlert")).to_contain_text("tokens")
+    expect(trio(page).last).to_have_text("no figure")
     paste(page, REFUSED)
-    expect(page.get_by_test_id("stAlert")).to_be_visible()
+    expect(page.get_by_test_id("stAlert")).to_contain_text("sliding_window_pattern")
     settle(page)
     assert violations(page) == []
     page.keyboard.press("Escape")
@@ -243,9 +226,51 @@ def test_panels_and_refusals_are_accessible(open_page: Open, theme: str) -> None
     page.get_by_text("What was read").click()
     page.evaluate("window.scrollTo(0, 0)")
     page.get_by_role("button", name="Copy link").click()
-    expect(page.get_by_test_id("stCode")).to_be_visible()
+    expect(panel(page).get_by_test_id("stCode")).to_be_visible()
     settle(page)
     assert violations(page) == []
+
+
+def test_the_trio_follows_its_controls_and_its_link(open_page: Open) -> None:
+    page = open_page("?model=google/gemma-3-27b-it")
+    expect(trio(page)).to_have_text(["2.91 GiB", "17.98 GiB", "291,658 tokens"])
+    expect(page.get_by_text("GPU KV cache size: 291,658 tokens, Maximum concurrency")).to_be_visible()
+    page.get_by_role("radio", name="SGLang").click()
+    expect(trio(page).nth(1)).to_have_text("62 GiB")
+    choose(page, "Ranks (TP)", "4")
+    expect(trio(page).nth(1)).to_have_text("15.5 GiB")
+    choose(page, "GPU", "mi300x", "Instinct MI300X")
+    for part in ("engine=sglang", "gpu=mi300x", "tp=4"):
+        expect(page).to_have_url(re.compile(part))
+    choose(page, "Ranks (TP)", "many")
+    expect(page.get_by_test_id("stAlert")).to_contain_text("many")
+    box = page.get_by_role("textbox", name="Cache memory per rank")
+    box.fill("20 GiB")
+    box.press("Enter")
+    expect(page.get_by_role("textbox", name="I have for the cache")).to_have_value("20 GiB")
+    held = trio(page).all_inner_texts()
+    again = open_page(page.url, width=390, height=844)
+    expect(trio(again)).to_have_text(held)
+    expect(again.get_by_role("radio", name="SGLang")).to_be_checked()
+    expect(again.get_by_role("combobox", name="Ranks (TP)")).to_have_value("4")
+    assert wide(again) <= 0
+    again.get_by_role("radio", name="transformers").click()
+    expect(trio(again).last).to_have_text("no figure")
+    expect(again.get_by_text("Its cache is not split over ranks", exact=False)).to_be_visible()
+    expect(number(again, 0)).to_have_text("2.91 GiB")
+
+
+def test_how_an_engine_stores_it_opens_and_downloads(open_page: Open) -> None:
+    page = open_page("?model=google/gemma-3-27b-it&engine=llama.cpp")
+    page.get_by_text("How llama.cpp stores it").click()
+    expect(page.get_by_text("llama-server --model google/gemma-3-27b-it.gguf --ctx-size 131072")).to_be_visible()
+    settle(page)
+    assert violations(page) == []
+    with page.expect_download() as download:
+        page.locator(".st-key-csv_trio").get_by_role("button", name="Download CSV").click()
+    rows = Path(download.value.path()).read_text().splitlines()
+    assert rows[0].startswith("keeps,groups,layers in each,")
+    assert any(row.startswith("sliding,1,52,") for row in rows)
 
 
 def test_an_open_tab_survives_a_restart_of_the_server(browser: Browser) -> None:

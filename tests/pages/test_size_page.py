@@ -10,7 +10,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore import catalogue
+from kvcore.engines.registry import NAMES
+from kvcore.engines.reserve import reserve
+from kvcore.hardware import accelerator
 from kvcore.scenario import DEFAULT_MODEL, Scenario, encode_config
+from kvcore.size import size
+from kvcore.units import GIB, format_bytes
+from pages.ui import trio_words as text
 
 APP = str(Path(__file__).parents[2] / "app.py")
 LLAMA_LIKE = {
@@ -37,7 +43,12 @@ def open_page(**query: str) -> AppTest:
 
 
 def numbers(at: AppTest) -> list[str]:
-    return [metric.value for metric in at.metric]
+    return [metric.value for metric in at.metric][:4]
+
+
+def trio(at: AppTest) -> dict[str, str]:
+    """The cards of the trio: label and value."""
+    return {metric.label: metric.value for metric in at.metric[4:]}
 
 
 def alts(at: AppTest) -> list[str]:
@@ -84,6 +95,8 @@ def test_every_catalogued_model_has_an_answer() -> None:
         assert not at.exception, (entry.model_id, at.exception[0].value)
         assert len(numbers(at)) == 4, entry.model_id
         assert all(numbers(at)), entry.model_id
+        assert next(iter(trio(at))) == "Resident now", entry.model_id
+        assert len(trio(at)) == 3 or "no figure" in trio(at).values(), entry.model_id
         assert entry.display_name in at.title[0].value or at.error, entry.model_id
         keeps_a_cache = numbers(at)[0] != "0 B"
         assert len(alts(at)) == int(keeps_a_cache), entry.model_id
@@ -94,11 +107,12 @@ def test_every_catalogued_model_has_an_answer() -> None:
 
 
 def test_bad_parameters_give_sentences_and_the_default() -> None:
-    at = open_page(model="nope", tokens="x", batch="-3", kv="zz", compare="a", budget="q", source="k", config="zz")
+    at = open_page(model="nope", tokens="x", batch="-3", kv="zz", compare="a", budget="q", source="k", config="zz",
+                   engine="vlm", gpu="h1", tp="0")  # fmt: skip
     assert numbers(at)[0] == "10 GiB"
-    text = at.warning[0].value
-    for name in ("model", "tokens", "batch", "kv", "compare", "budget", "source", "config"):
-        assert f"The address's {name} was not taken" in text
+    said = at.warning[0].value
+    for name in ("model", "tokens", "batch", "kv", "compare", "budget", "source", "config", "engine", "gpu", "tp"):
+        assert f"The address's {name} was not taken" in said
 
 
 @pytest.mark.parametrize(
@@ -194,6 +208,82 @@ def test_a_budget_that_cannot_be_read_is_named() -> None:
     assert any("131,072 tokens" in text.value for text in at.markdown)
 
 
+def test_the_budget_can_be_changed_in_both_places() -> None:
+    at = open_page()
+    at.text_input(key="budget_again").set_value("80 GiB").run()
+    assert at.text_input(key="budget").value == "80 GiB"
+    assert trio(at)["Reported by vLLM"] == "262,144 tokens"
+    at.text_input(key="budget").set_value("160 GiB").run()
+    assert at.text_input(key="budget_again").value == "160 GiB"
+
+
+TRIO_MODELS = ("google/gemma-3-27b-it", "deepseek-ai/DeepSeek-V3.2", "Qwen/Qwen3-Next-80B-A3B-Instruct")
+
+
+@pytest.mark.parametrize("model_id", TRIO_MODELS)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_trio_is_what_kvcore_says(name: str, model_id: str) -> None:
+    at = open_page(model=model_id, engine=name, budget="200 GiB")
+    model = catalogue.load(model_id)
+    expected = reserve(model, name, length=model.context_limit, gpu=accelerator(Scenario().gpu), kv_bytes=200 * GIB)
+    shown = trio(at)
+    assert shown["Resident now"] == format_bytes(size(model, 32_768).resident_bytes)
+    if expected.layout is None:
+        assert list(shown.values())[1:] == ["no figure"]
+        assert any(expected.refused[-30:] in caption.value for caption in at.caption)
+        return
+    assert expected.capacity is not None
+    label = text.ENGINES[name]
+    assert shown[f"Reserved by {label}"] == format_bytes(expected.layout.bytes_per_request)
+    reported = f"Reported by {label}" if expected.capacity.log_lines else f"Room in {label}"
+    assert shown[reported] == f"{expected.capacity.kv_cache_size_tokens:,} tokens"
+    codes = [code.value for code in at.code]
+    assert text.command(expected) in codes
+    assert not expected.capacity.log_lines or "\n".join(expected.capacity.log_lines) in codes
+    assert sum(caption.value == f"Rule: {expected.versions}" for caption in at.caption) == 2
+
+
+def test_a_refusal_of_the_engine_leaves_the_rest() -> None:
+    at = open_page(model="Qwen/Qwen3-Next-80B-A3B-Instruct", engine="tensorrt-llm")
+    assert list(trio(at).values())[1:] == ["no figure"]
+    assert any("recurrent states" in caption.value for caption in at.caption)
+    assert len(numbers(at)) == 4
+    assert len(alts(at)) == 1
+    at.segmented_control(key="engine").set_value("vllm").run()
+    assert len(trio(at)) == 3
+
+
+def test_too_little_memory_is_said_with_the_engines_sentence() -> None:
+    at = open_page(budget="8 GiB")
+    assert trio(at)["Reported by vLLM"] == "does not start"
+    assert any("To serve at least one request" in code.value for code in at.code)
+    assert any("short" in caption.value for caption in at.caption)
+    assert any("More than" in caption.value for caption in open_page(budget="40 GiB", gpu="rtx-4090").caption)
+
+
+def test_ranks_hold_shares_and_copies() -> None:
+    assert trio(open_page(tp="8"))["Reserved by vLLM"] == "5 GiB"
+    at = open_page(model="deepseek-ai/DeepSeek-V3.2", tp="8")
+    assert any("8 ranks together: **8." in caption.value for caption in at.caption)
+    assert any("every rank keeps the whole" in caption.value for caption in at.caption)
+
+
+def test_a_link_restores_the_server_and_examples_keep_it() -> None:
+    at = open_page(engine="ollama", gpu="rtx-4090", tp="2")
+    assert at.selectbox(key="gpu").value == "rtx-4090"
+    assert at.selectbox(key="tp").value == "2"
+    assert any("engine=ollama&gpu=rtx-4090&tp=2" in code.value for code in at.code)
+    at.button(key="heard_0").click().run()
+    assert numbers(at)[0] == "6.25 GiB"
+    assert at.session_state["scenario"].engine == "ollama"
+
+
+def test_a_model_without_a_limit_is_reserved_at_this_length() -> None:
+    at = open_page(model="bigscience/bloom-7b1", tokens="8K")
+    assert trio(at)["Reserved by vLLM"] == trio(at)["Resident now"] == "3.75 GiB"
+    assert any("8,192 tokens, this length; it states no maximum" in caption.value for caption in at.caption)
+
+
 def test_a_format_that_does_not_suit_is_named() -> None:
     at = open_page(kv="fp8_ds_mla")
     assert "fp8_ds_mla" in at.warning[0].value
@@ -220,10 +310,10 @@ def test_beyond_the_limit_is_said() -> None:
 
 def test_figures_one_may_have_heard() -> None:
     at = open_page()
-    text = "\n".join(markdown.value for markdown in at.markdown)
+    shown = "\n".join(markdown.value for markdown in at.markdown)
     for figure in ("6.25 GiB", "12.5 GiB", "131 GiB", "128 KiB", "1 GiB, 2 GiB, 4 GiB, 8 GiB", "100 GiB", "20 GiB",
                    "93.3%", "82.2%"):  # fmt: skip
-        assert figure in text
+        assert figure in shown
     at.button(key="heard_0").click().run()
     assert numbers(at)[0] == "6.25 GiB"
 
@@ -231,7 +321,7 @@ def test_figures_one_may_have_heard() -> None:
 def test_every_field_of_the_scenario_survives_the_page() -> None:
     asked = Scenario(
         model="openai/whisper-large-v3", tokens=100, batch=3, kv="fp8/int4", compare=(DEFAULT_MODEL,), budget="1 GB",
-        source=50,
+        source=50, engine="sglang", gpu="mi300x", tp=4,
     )  # fmt: skip
     at = open_page(**asked.to_query())
     assert at.session_state["scenario"] == asked

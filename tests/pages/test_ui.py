@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kvcore import catalogue
-from kvcore.hardware import capacity_lines
+from kvcore.engines.registry import NAMES
+from kvcore.engines.reserve import Reservation, reserve
+from kvcore.hardware import accelerator, capacity_lines
 from kvcore.model import KINDS, Model
 from kvcore.units import GIB
-from pages.ui import charts, heard, lessons, strip, theme, words
+from pages.ui import charts, heard, lessons, strip, theme, trio_words, words
 from pages.ui.controls import FORMAT_WORDS
 
 PALETTES = {"light": theme.LIGHT, "dark": theme.DARK}
@@ -142,3 +144,61 @@ def test_every_layout_that_sets_both_formats_is_explained() -> None:
     from kvcore.formats import ELEMENT_FORMATS, KV_FORMATS
 
     assert set(FORMAT_WORDS) == set(KV_FORMATS) - set(ELEMENT_FORMATS)
+
+
+def reserved(model_id: str, name: str, *, tp: int = 1, budget: int = 40 * GIB) -> Reservation:
+    found = model(model_id)
+    device = accelerator("h100-sxm")
+    return reserve(found, name, length=found.context_limit, tp=tp, gpu=device, kv_bytes=budget)
+
+
+def test_every_engine_has_a_name() -> None:
+    assert tuple(trio_words.ENGINES) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("aside", "resident", "ranks", "expected"),
+    [
+        (10, 10, 1, "exactly what it remembers at that length"),
+        (10, 80, 8, "8 ranks together: exactly what"),
+        (30, 10, 1, "**3.0 times** what"),
+        (173, 100, 1, "**73.0% more** than what"),
+        (95, 100, 1, "**5.0% less** than what"),
+        (100_001, 100_000, 1, "**under 0.1% more** than what"),
+        (10, 0, 1, "it would remember nothing"),
+    ],
+)
+def test_reserved_beside_resident(aside: int, resident: int, ranks: int, expected: str) -> None:
+    assert trio_words.compared(aside, resident, ranks).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("model_id", "name", "tp", "expected"),
+    [
+        ("google/gemma-3-27b-it", "vllm", 1, "16,384 tokens that may be in flight"),
+        ("google/gemma-3-27b-it", "vllm", 1, "1.06 GiB of padding layers"),
+        ("google/gemma-3-27b-it", "sglang", 1, "no sliding pool for this architecture"),
+        ("google/gemma-3-27b-it", "llama.cpp", 1, "whole 256s"),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "vllm", 1, "3 whole blocks of the shared pool"),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "vllm", 1, "blocks of 576; the last one is partly empty"),
+        ("openai/whisper-large-v3", "vllm", 1, "room for 8,192 source tokens"),
+        ("deepseek-ai/DeepSeek-V3.2", "vllm", 8, "every rank keeps the whole"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "vllm", 16, "8 of them on 16 ranks"),
+    ],
+)
+def test_why_an_engine_sets_aside_more(model_id: str, name: str, tp: int, expected: str) -> None:
+    said = trio_words.reasons(model(model_id), reserved(model_id, name, tp=tp), tp, reserved(model_id, name))
+    assert any(expected in one for one in said), said
+
+
+def test_nothing_needs_a_reason_where_nothing_is_added() -> None:
+    found = reserved("meta-llama/Llama-3.3-70B-Instruct", "vllm", tp=8)
+    alone = reserved("meta-llama/Llama-3.3-70B-Instruct", "vllm")
+    assert trio_words.reasons(model("meta-llama/Llama-3.3-70B-Instruct"), found, 8, alone) == []
+
+
+def test_commands_can_be_pasted_whatever_the_model_is_called() -> None:
+    hostile = Reservation(engine="vllm", versions="", length=1, command=("vllm", "serve", "a; rm -rf ~"))
+    assert trio_words.command(hostile) == "vllm serve 'a; rm -rf ~'"
+    plain = reserved("google/gemma-3-27b-it", "transformers")
+    assert trio_words.command(plain).startswith("model.generate(**inputs, max_length=131072")
