@@ -45,7 +45,7 @@ def write(
         path = Path(folder) / "model.gguf"
         writer = GGUFWriter(path, architecture)
         for key, value in (*((f"{architecture}.{key}", value) for key, value in keys.items()), *general.items()):
-            _add(writer, key, value)
+            add_key(writer, key, value)
         for name, shape, kind in tensors:
             writer.add_tensor_info(name, shape, np.dtype(np.float16), 0, raw_dtype=kind)
         writer.write_header_to_file()
@@ -55,7 +55,8 @@ def write(
         return path.read_bytes()
 
 
-def _add(writer: GGUFWriter, key: str, value: Any) -> None:
+def add_key(writer: GGUFWriter, key: str, value: Any) -> None:
+    """A key of the type that its value has."""
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):

@@ -104,6 +104,8 @@ def write_model(path: Path, architecture: str, keys: Mapping[str, Any], layer: C
     """
     from gguf import GGUFWriter, TokenType
 
+    from tests.gguf_writer import add_key
+
     width = keys["embedding_length"]
     writer = GGUFWriter(path, architecture)
     for key, value in keys.items():
@@ -122,18 +124,6 @@ def write_model(path: Path, architecture: str, keys: Mapping[str, Any], layer: C
     writer.write_tensors_to_file()
     writer.close()
     return path
-
-
-def add_key(writer: Any, key: str, value: Any) -> None:
-    """A key of the type that its value has."""
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    else:
-        writer.add_array(key, value)
 
 
 def attention(width: int, heads: int, kv_heads: int, head: int) -> Shapes:
