@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kvcore.engines.base import Common, split_layers
+from kvcore.engines.reserve import reserve
 from kvcore.engines.vllm import VLLM, VllmSettings
 from kvcore.engines.vllm.budget import pool
 from kvcore.errors import EngineError
@@ -220,3 +221,11 @@ def test_states_on_a_cpu_depend_on_what_it_can_do() -> None:
     assert (capacity.blocks, capacity.kv_cache_size_tokens) == (366, 224_539)
     assert VLLM.layout(coder, without).block_size == 640
     assert VLLM.layout(coder, replace(without, cpu_avx512_bf16=True)).block_size == 1152
+
+
+@pytest.mark.parametrize("name", ["kivi2", "q8_0", "q8_0/q4_0", "int8", "int6", "int4", "mxfp4", "iq4_nl"])
+def test_a_format_that_vllm_does_not_have_is_refused(name: str) -> None:
+    """config/cache.py of vLLM 0.33 lists the formats; those of llama.cpp and of papers are not among them."""
+    answer = reserve(model("Qwen/Qwen3-8B"), "vllm", length=8192, kv_dtype=name)
+    assert answer.layout is None
+    assert "cache format" in answer.refused

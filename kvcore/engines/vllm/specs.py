@@ -67,6 +67,13 @@ class Spec:
         return _cdiv(_cdiv(length, settings.decode_context_parallel_size), self.block_size)
 
 
+# What vLLM 0.33 can store a cache in (config/cache.py); fp32 as a model's own dtype only.
+_FORMATS = frozenset(
+    {"fp32", "bf16", "fp16", "fp8", "fp8_per_token_head", "int8_per_token_head", "int4_per_token_head", "nvfp4",
+     "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc", "fp8_ds_mla"}
+)  # fmt: skip
+
+
 def resolve_format(model: Model, settings: VllmSettings) -> KVFormat:
     """vLLM's own rule for the cache format: packed layouts for DeepSeek-V4 and for fp8 beside an indexer."""
     memories = [memory for memory, _ in model.kept]
@@ -125,6 +132,9 @@ def _with_head(model: Model, placed: dict[Spec, list[int]], settings: VllmSettin
 
 
 def _check(model: Model, settings: VllmSettings) -> None:
+    stored = resolve_format(model, settings).name
+    if stored not in _FORMATS:
+        raise EngineError(f"vllm: cache format {stored!r} is not one of {', '.join(sorted(_FORMATS))}")
     tp, dcp = settings.tensor_parallel_size, settings.decode_context_parallel_size
     if model.num_attention_heads and model.num_attention_heads % tp:
         raise EngineError(f"vllm: {model.num_attention_heads} attention heads cannot be split over {tp} ranks")
