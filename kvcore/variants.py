@@ -7,28 +7,54 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 from kvcore.errors import UnitError
-from kvcore.model.memories import Attention, Latent, Memory, NoMemory, SharedCache, State, StatePart
+from kvcore.model.memories import Attention, CrossAttention, Latent, Memory, NoMemory, SharedCache, State, StatePart
 from kvcore.model.model import Model
 from kvcore.units import parse_tokens
+from kvcore.variant_weights import variant_weights
+
+Layers: TypeAlias = tuple[tuple[Memory, ...], ...]
 
 # DeepSeek-V2's latent and rotary widths (section 2.1 of its paper).
-_MLA_DEFAULT = (512, 64)
+MLA_DEFAULT = (512, 64)
+# What no variant replaces: the memory of a source, and layers that have none.
+_KEPT = (CrossAttention, NoMemory)
+STATES = ("mamba2", "gdn", "kda", "linear")
 _SYNTAX = "mha, gqa:G, mqa, mla, mla:R+P, sliding:W, sliding:W/N, share:D, hybrid:N[:mamba2|gdn|kda], linear[:…]"
 
 
 def variant(model: Model, text: str) -> Model:
     """The model as `text` says: mha, gqa:G, mqa, mla[:R+P], sliding:W[/N], share:D, hybrid:N[:design], linear[:design].
 
-    Query heads and head widths stay the model's. Raises UnitError for a variant that cannot be read or built.
+    Query heads and head widths stay the model's, and so does what it keeps of a source (cross-attention). Parameters
+    are counted anew; the checkpoint's bytes stay only where no projection changes. A variant that is the model itself
+    comes back as the model. Raises UnitError for a variant that cannot be read or built.
     """
-    name, _, argument = text.strip().lower().partition(":")
-    build = _BUILDERS.get(name)
-    if build is None or len(text) > 60:
+    plain = canonical(text)
+    name, _, argument = plain.partition(":")
+    layers = _BUILDERS[name](model, argument)
+    if layers == model.layers:
+        return model
+    weights = variant_weights(model, layers, *head_widths(model)) if model.num_attention_heads else ()
+    stored = model.checkpoint_bytes if weights == model.weights else None
+    return replace(model, name=f"{model.name} as {plain}", layers=layers, weights=weights, checkpoint_bytes=stored)
+
+
+def canonical(text: str) -> str:
+    """A variant in its one spelling (`MLA:512+64` is `mla`, `hybrid:4` is `hybrid:4:mamba2`), whatever the model.
+
+    Raises UnitError for what cannot be read.
+    """
+    name, colon, argument = text.strip().lower().partition(":")
+    spell = _SPELLINGS.get(name)
+    if spell is None or len(text) > 60:
         raise UnitError(f"variant {text[:40]!r} is not known; known are {_SYNTAX}")
-    layers = build(model, argument)
-    return replace(model, name=f"{model.name} as {text.strip()}", layers=layers)
+    spelled = spell(argument)
+    if colon and not spelled and name in ("mha", "mqa"):
+        raise UnitError(f"variant {name} takes nothing after a colon; known are {_SYNTAX}")
+    return f"{name}:{spelled}" if spelled else name
 
 
 def head_widths(model: Model) -> tuple[int, int]:
@@ -39,86 +65,129 @@ def head_widths(model: Model) -> tuple[int, int]:
     return model.key_head_dim or model.head_dim, model.head_dim
 
 
-def _attention(model: Model, kv_heads: int) -> Attention:
+def _need_heads(model: Model) -> None:
     if model.num_attention_heads < 1:
         raise UnitError(f"{model.name} has no attention heads to build this variant from")
+
+
+def _layers(model: Model, memory_of: Callable[[int], Memory]) -> Layers:
+    """One memory a layer in place of what it keeps of its own past.
+
+    Layers that are only feed-forward, or whose attention was removed, still keep nothing, and what a layer keeps of a
+    source stays.
+    """
+    return tuple(_layer(layer, memory_of(index)) for index, layer in enumerate(model.layers))
+
+
+def _layer(layer: tuple[Memory, ...], memory: Memory) -> tuple[Memory, ...]:
+    kept = tuple(one for one in layer if isinstance(one, _KEPT))
+    return layer if len(kept) == len(layer) else (memory, *kept)
+
+
+def _grouped(model: Model, kv_heads: int) -> Layers:
+    """Full attention in every layer with that many KV heads, each layer with its own widths where it states them."""
+    _need_heads(model)
     if not 1 <= kv_heads <= model.num_attention_heads or model.num_attention_heads % kv_heads:
         raise UnitError(
             f"variant gqa:{kv_heads}: the number of KV heads must divide the {model.num_attention_heads} query heads"
         )
     key, value = head_widths(model)
-    return Attention(num_kv_heads=kv_heads, head_dim=key, v_head_dim=value)
+
+    def memory(index: int) -> Memory:
+        own = next((one for one in model.layers[index] if isinstance(one, Attention)), None)
+        k_width, v_width = (own.head_dim, own.v_head_dim) if own else (key, value)
+        return Attention(num_kv_heads=kv_heads, head_dim=k_width, v_head_dim=v_width)
+
+    return _layers(model, memory)
 
 
-def _kv_heads(model: Model) -> int:
-    """The model's own KV heads where it has any, else all of them."""
-    counts = [(count, memory.num_kv_heads) for memory, count in model.groups if isinstance(memory, Attention)]
-    return max(counts)[1] if counts else model.num_attention_heads
+def _own(model: Model) -> Attention | Latent:
+    """What the model's attention keeps without any window: its most common KV heads or latent, else every head."""
+    _need_heads(model)
+    attention = [(count, memory) for memory, count in model.groups if isinstance(memory, Attention)]
+    if attention:
+        common = max(attention, key=lambda pair: pair[0])[1]
+        return replace(common, limit=None, law="full")
+    latents = [memory for memory, _ in model.groups if isinstance(memory, Latent)]
+    if latents:
+        return replace(latents[0], window=None, tokens_per_entry=1)
+    key, value = head_widths(model)
+    return Attention(num_kv_heads=model.num_attention_heads, head_dim=key, v_head_dim=value)
 
 
-def _everywhere(model: Model, memory: Memory) -> tuple[tuple[Memory, ...], ...]:
-    return _layers(model, lambda _: memory)
+def _windowed(memory: Attention | Latent, window: int) -> Attention | Latent:
+    if isinstance(memory, Latent):
+        return replace(memory, window=window)
+    return replace(memory, limit=window, law="sliding")
 
 
-def _layers(model: Model, memory_of: Callable[[int], Memory]) -> tuple[tuple[Memory, ...], ...]:
-    """One memory a layer; layers that are only feed-forward, or whose attention was removed, still keep nothing."""
-    return tuple(
-        layer if isinstance(layer[0], NoMemory) else (memory_of(index),) for index, layer in enumerate(model.layers)
-    )
+def _mha(model: Model, _: str) -> Layers:
+    return _grouped(model, model.num_attention_heads)
 
 
-def _mha(model: Model, argument: str) -> tuple[tuple[Memory, ...], ...]:
-    _no_argument("mha", argument)
-    return _everywhere(model, _attention(model, model.num_attention_heads))
+def _mqa(model: Model, _: str) -> Layers:
+    return _grouped(model, 1)
 
 
-def _mqa(model: Model, argument: str) -> tuple[tuple[Memory, ...], ...]:
-    _no_argument("mqa", argument)
-    return _everywhere(model, _attention(model, 1))
+def _gqa(model: Model, argument: str) -> Layers:
+    return _grouped(model, _number(argument, "gqa:G", 2**14))
 
 
-def _gqa(model: Model, argument: str) -> tuple[tuple[Memory, ...], ...]:
-    return _everywhere(model, _attention(model, _number(argument, "gqa:G", 2**14)))
+def _mla(model: Model, argument: str) -> Layers:
+    _need_heads(model)
+    rank, rope = _latent_widths(argument)
+    packed = 656 if (rank, rope) == MLA_DEFAULT else None
+    latent = Latent(kv_lora_rank=rank, qk_rope_head_dim=rope, packed_bytes=packed)
+    return _layers(model, lambda _: latent)
 
 
-def _mla(model: Model, argument: str) -> tuple[tuple[Memory, ...], ...]:
-    rank, rope = _MLA_DEFAULT
-    if argument:
-        first, plus, second = argument.partition("+")
-        rank = _number(first, "mla:R+P", 2**16)
-        rope = _number(second if plus else "", "mla:R+P", 2**16, low=0)
-    packed = 656 if (rank, rope) == _MLA_DEFAULT else None
-    return _everywhere(model, Latent(kv_lora_rank=rank, qk_rope_head_dim=rope, packed_bytes=packed))
+def _design(text: str) -> str:
+    if text not in STATES:
+        raise UnitError(f"state {text[:20]!r} is not known; known are {', '.join(STATES)}")
+    return text
 
 
-def _sliding(model: Model, argument: str) -> tuple[tuple[Memory, ...], ...]:
-    first, _, second = argument.partition("/")
-    window = parse_tokens(first, "variant sliding:W") if first else 0
+def _latent_widths(argument: str) -> tuple[int, int]:
+    if not argument:
+        return MLA_DEFAULT
+    first, plus, second = argument.partition("+")
+    return _number(first, "mla:R+P", 2**16), _number(second if plus else "", "mla:R+P", 2**16, low=0)
+
+
+def _window(text: str) -> int:
+    window = parse_tokens(text, "variant sliding:W") if text else 0
     if window < 1:
-        raise UnitError(f"variant sliding:W: {first[:20]!r} is not a window of at least one token")
-    full = _attention(model, _kv_heads(model))
-    sliding = replace(full, limit=window, law="sliding")
-    if not second:
-        return _everywhere(model, sliding)
-    every = _number(second, "sliding:W/N", 2048)
-    return _layers(model, lambda layer: full if (layer + 1) % every == 0 else sliding)
+        raise UnitError(f"variant sliding:W: {text[:20]!r} is not a window of at least one token")
+    return window
 
 
-def _share(model: Model, argument: str) -> tuple[tuple[Memory, ...], ...]:
+def _sliding(model: Model, argument: str) -> Layers:
+    first, _, second = argument.partition("/")
+    full = _own(model)
+    sliding = _windowed(full, _window(first))
+    every = _number(second, "sliding:W/N", 2048) if second else 0
+    return _layers(model, lambda layer: full if every and (layer + 1) % every == 0 else sliding)
+
+
+def _share(model: Model, argument: str) -> Layers:
     depth = _number(argument, "share:D", 2048)
-    own = _attention(model, _kv_heads(model))
-    return _layers(model, lambda layer: own if layer % depth == 0 else SharedCache(owner=layer - layer % depth))
+    own = _own(model)
+    # Neighbours are counted among the layers that remember: others have no cache that could be read.
+    places = [at for at, layer in enumerate(model.layers) if not all(isinstance(one, _KEPT) for one in layer)]
+    owners = {layer: places[at - at % depth] for at, layer in enumerate(places)}
+    return _layers(model, lambda layer: SharedCache(owner=owners[layer]) if owners.get(layer, layer) != layer else own)
 
 
-def _hybrid(model: Model, argument: str) -> tuple[tuple[Memory, ...], ...]:
+def _hybrid(model: Model, argument: str) -> Layers:
     first, _, design = argument.partition(":")
     every = _number(first, "hybrid:N", 2048)
-    full, state = _attention(model, _kv_heads(model)), fixed_state(model, design or "mamba2")
+    full, state = _own(model), fixed_state(model, design)
     return _layers(model, lambda layer: full if (layer + 1) % every == 0 else state)
 
 
-def _linear(model: Model, argument: str) -> tuple[tuple[Memory, ...], ...]:
-    return _everywhere(model, fixed_state(model, argument or "linear"))
+def _linear(model: Model, argument: str) -> Layers:
+    state = fixed_state(model, argument or "linear")
+    return _layers(model, lambda _: state)
 
 
 def fixed_state(model: Model, design: str) -> State:
@@ -129,7 +198,9 @@ def fixed_state(model: Model, design: str) -> State:
     kda: as many heads of 128 as query heads (Kimi Linear, K3; fp32 state).
     linear: a square matrix a query head, in 16 bits.
     """
-    hidden, heads = model.hidden_size, max(1, model.num_attention_heads)
+    hidden, heads = model.hidden_size, model.num_attention_heads
+    if design in ("kda", "linear"):
+        _need_heads(model)
     if design == "mamba2":
         inner = 2 * hidden
         return _state("Mamba 2", (inner + 2 * 8 * 128, 3), (max(1, inner // 64), 64, 128), 4)
@@ -143,7 +214,7 @@ def fixed_state(model: Model, design: str) -> State:
         return State(
             design="Linear attention", parts=(StatePart(name="state", shape=(heads, value, key), element_bytes=2),)
         )
-    raise UnitError(f"state {design[:20]!r} is not known; known are mamba2, gdn, kda and, for linear, linear")
+    raise UnitError(f"state {design[:20]!r} is not known; known are {', '.join(STATES)}")
 
 
 def _state(design: str, conv: tuple[int, ...], ssm: tuple[int, ...], element_bytes: int) -> State:
@@ -160,12 +231,34 @@ def _number(text: str, syntax: str, high: int, low: int = 1) -> int:
     return int(text)
 
 
-def _no_argument(name: str, argument: str) -> None:
-    if argument:
-        raise UnitError(f"variant {name} takes nothing after a colon; known are {_SYNTAX}")
+def _spell_latent(argument: str) -> str:
+    rank, rope = _latent_widths(argument)
+    return "" if (rank, rope) == MLA_DEFAULT else f"{rank}+{rope}"
 
 
-_BUILDERS: dict[str, Callable[[Model, str], tuple[tuple[Memory, ...], ...]]] = {
+def _spell_window(argument: str) -> str:
+    first, slash, second = argument.partition("/")
+    every = f"/{_number(second, 'sliding:W/N', 2048)}" if slash else ""
+    return f"{_window(first)}{every}"
+
+
+def _spell_hybrid(argument: str) -> str:
+    first, _, second = argument.partition(":")
+    return f"{_number(first, 'hybrid:N', 2048)}:{_design(second or 'mamba2')}"
+
+
+# How each variant's argument is written: read, checked, and left out where it is the default.
+_SPELLINGS: dict[str, Callable[[str], str]] = {
+    "mha": lambda _: "",
+    "mqa": lambda _: "",
+    "gqa": lambda argument: str(_number(argument, "gqa:G", 2**14)),
+    "mla": _spell_latent,
+    "sliding": _spell_window,
+    "share": lambda argument: str(_number(argument, "share:D", 2048)),
+    "hybrid": _spell_hybrid,
+    "linear": lambda argument: "" if argument in ("", "linear") else _design(argument),
+}
+_BUILDERS: dict[str, Callable[[Model, str], Layers]] = {
     "mha": _mha,
     "mqa": _mqa,
     "gqa": _gqa,
