@@ -12,13 +12,16 @@ import json
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvcore.engines.registry import engine
 from kvcore.errors import KVCoreError, SourceError, UnitError
 from kvcore.formats import kv_format
 from kvcore.hardware import accelerator
 from kvcore.units import check_batch, check_tokens, parse_bytes, parse_tokens
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 # A configuration travels in the address while it is smaller than this, compressed and encoded.
 MAX_CONFIG_CHARACTERS = 8 * 1024
@@ -51,28 +54,41 @@ class Scenario:
 
     def to_query(self) -> dict[str, str]:
         """The address's parameters: only what differs from the defaults."""
-        plain = Scenario()
-        query = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value != getattr(plain, field.name):
-                query[field.name] = _write(value)
-        return query
+        return write_query(self)
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> tuple[Scenario, tuple[str, ...]]:
         """(scenario, messages): every parameter that can be read is taken, and each other one has a message."""
-        values: dict[str, Any] = {}
-        problems = []
-        for name, text in query.items():
-            reader = _READERS.get(name)
-            if reader is None:
-                continue
-            try:
-                values[name] = reader(text)
-            except (KVCoreError, ValueError) as problem:
-                problems.append(f"The address's {name} was not taken: {problem}.")
-        return cls(**values), tuple(problems)
+        values, problems = read_query(query, _READERS)
+        return cls(**values), problems
+
+
+def write_query(choices: DataclassInstance) -> dict[str, str]:
+    """What differs from the defaults of a frozen dataclass of choices, as an address's parameters."""
+    plain = type(choices)()
+    query = {}
+    for field in fields(choices):
+        value = getattr(choices, field.name)
+        if value != getattr(plain, field.name):
+            query[field.name] = _write(value)
+    return query
+
+
+def read_query(
+    query: Mapping[str, str], readers: Mapping[str, Callable[[str], Any]]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(values, messages): each parameter that has a reader, read, or a sentence about why it was not taken."""
+    values: dict[str, Any] = {}
+    problems = []
+    for name, text in query.items():
+        reader = readers.get(name)
+        if reader is None:
+            continue
+        try:
+            values[name] = reader(text)
+        except (KVCoreError, ValueError) as problem:
+            problems.append(f"The address's {name} was not taken: {problem}.")
+    return values, tuple(problems)
 
 
 def _write(value: object) -> str:

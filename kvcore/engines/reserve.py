@@ -6,9 +6,10 @@ The third, what the model must remember now, is kvcore.size's; the three differ 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kvcore.engines.base import Capacity, Common, Layout
-from kvcore.engines.registry import engine
+from kvcore.engines.registry import NAMES, engine
 from kvcore.errors import KVCoreError
 from kvcore.hardware import Accelerator
 from kvcore.model.model import Model
@@ -66,4 +67,18 @@ def reserve(
         capacity=capacity,
         command=command,
         refused=refused,
+    )
+
+
+# Any length will do: what an engine refuses is a kind of memory or a format.
+_ANY_LENGTH = 8192
+
+
+@lru_cache(maxsize=1024)
+def stored_by(model: Model, kv_dtype: str, gpu: Accelerator | None = None) -> tuple[str, ...]:
+    """The engines whose rules lay out these memories in this cache format, whoever may have weights for them."""
+    return tuple(
+        name
+        for name in NAMES
+        if reserve(model, name, length=_ANY_LENGTH, kv_dtype=kv_dtype, gpu=gpu).layout is not None
     )

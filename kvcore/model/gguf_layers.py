@@ -308,7 +308,16 @@ def _add_indexers(keys: GGUFKeys, rule: Architecture, facts: Facts, stack: Stack
     if rule.indexer == "listed" and not keys.get("attention.indexer.top_k"):
         return stack
     width = keys.integer("attention.indexer.key_length", high=2**16)
-    index = Indexer(index_head_dim=width, stored_as=ELEMENT_FORMATS["fp16"])
+    heads, top, block = (
+        keys.optional(f"attention.indexer.{key}", low=0, high=2**40) for key in ("head_count", "top_k", "block_size")
+    )
+    # MiniMax-M3 chooses blocks of tokens, the others single tokens.
+    index = Indexer(
+        index_head_dim=width,
+        stored_as=ELEMENT_FORMATS["fp16"],
+        index_topk=(top or 0) * (block or 1) or None,
+        index_heads=heads or None,
+    )
     keys.notes.append(_INDEX_NOTE)
     owns = _indexer_layers(keys, rule, facts)
     return [

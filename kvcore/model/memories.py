@@ -139,11 +139,17 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer:
-    """The key that a sparse-attention indexer keeps to choose which tokens to read; it has a format of its own."""
+    """The key that a sparse-attention indexer keeps to choose which tokens to read; it has a format of its own.
+
+    `index_topk` is the most entries that attention then reads, `index_heads` the query heads that score each key; None
+    where the configuration does not say.
+    """
 
     index_head_dim: int
     stored_as: Format
     tokens_per_entry: int = 1
+    index_topk: int | None = None
+    index_heads: int | None = None
 
     @property
     def kind(self) -> Kind:

@@ -33,31 +33,46 @@ class Line:
 
 
 def growth_chart(
-    lines: list[Line], *, tokens: int, batch: int, capacities: tuple[CapacityLine, ...], colours: Palette
+    lines: list[Line],
+    *,
+    tokens: int,
+    batch: int,
+    capacities: tuple[CapacityLine, ...],
+    colours: Palette,
+    mark_bends: bool = False,
 ) -> tuple[go.Figure, str] | None:
-    """(figure, text alternative) with the first line as the chosen model, or None where nothing holds anything."""
+    """(figure, text alternative) with the first line as the chosen model, or None where nothing holds anything.
+
+    `mark_bends` marks where a line stops growing, or grows less, because windows are full.
+    """
     main = lines[0]
     first, last = _ends(tokens, main.model.context_limit)
-    xs = _contexts(lines, first, last, tokens)
+    xs = contexts(lines, first, last, tokens)
     ys = {line.id: curve(line.model, xs, line.kv, batch, line.source) for line in lines}
     drawn = [line for line in lines if int(ys[line.id].max()) > 0]
     if not drawn:
         return None
     look = series_colours(main.id, (line.id for line in lines[1:]), colours)
-    low, high = _range([ys[line.id] for line in drawn])
+    low, high = y_range([ys[line.id] for line in drawn])
     shown = [card for card in capacities if low * GIB * 1.5 < card.bytes < high * GIB / 1.6]
     limit = main.model.context_limit if (main.model.context_limit or 0) >= first else None
-    traces = [trace for line in reversed(drawn) for trace in _line(line, xs, ys[line.id], look[line.id], line is main)]
+    traces = [
+        trace for line in reversed(drawn) for trace in line_traces(line, xs, ys[line.id], look[line.id], line is main)
+    ]
     notes = _end_labels(drawn, xs, ys, look, low, high, colours)
     if main in drawn and tokens >= first:
         held = int(curve(main.model, [tokens], main.kv, batch, main.source)[0])
-        traces.append(_here(tokens, held, look[main.id][0], colours))
-        notes.append(_here_label(tokens, held, first, colours))
-    shapes = [_capacity(card, colours) for card in shown]
+        traces.append(here_mark(tokens, held, look[main.id][0], colours))
+        notes.append(here_label(tokens, held, first, colours))
+    if mark_bends:
+        traces += [
+            trace for line in drawn if (trace := bend_marks(line, first, last, batch, look[line.id][0], colours))
+        ]
+    shapes = [capacity_shape(card, colours) for card in shown]
     if limit:
         shapes.append(_limit(limit, colours))
         notes.append(_limit_label(limit, first, colours))
-    layout = {"shapes": shapes, "annotations": notes, "hovermode": "x unified", **_axes(first, last, low, high)}
+    layout = {"shapes": shapes, "annotations": notes, "hovermode": "x unified", **axes(first, last, low, high)}
     return figure(traces, layout, colours), _describe(drawn, xs, ys, shown, limit)
 
 
@@ -70,9 +85,9 @@ def _ends(tokens: int, limit: int | None) -> tuple[int, int]:
     return first, min(max(2**20, 4 * high), MAX_TOKENS)
 
 
-def _contexts(lines: list[Line], first: int, last: int, tokens: int) -> np.ndarray:
+def contexts(lines: list[Line], first: int, last: int, tokens: int, points: int = _POINTS) -> np.ndarray:
     """Contexts spread evenly on the logarithmic axis, with the places where a line bends."""
-    spread = np.unique(np.geomspace(first, last, _POINTS).astype(np.int64))
+    spread = np.unique(np.geomspace(first, last, points).astype(np.int64))
     bends = {tokens} | {2**n for n in range(4, last.bit_length())}
     for line in lines:
         if line.model.context_limit:
@@ -84,7 +99,7 @@ def _contexts(lines: list[Line], first: int, last: int, tokens: int) -> np.ndarr
     return np.unique(np.concatenate([spread, extra]))
 
 
-def _line(line: Line, xs: np.ndarray, ys: np.ndarray, look: tuple[str, str], main: bool) -> list[dict[str, Any]]:
+def line_traces(line: Line, xs: np.ndarray, ys: np.ndarray, look: tuple[str, str], main: bool) -> list[dict[str, Any]]:
     """A line up to the model's context limit, and its thin continuation beyond."""
     colour, dash = look
     limit = line.model.context_limit or int(xs[-1])
@@ -108,14 +123,15 @@ def _line(line: Line, xs: np.ndarray, ys: np.ndarray, look: tuple[str, str], mai
     return traces
 
 
-def _range(curves: list[np.ndarray]) -> tuple[float, float]:
+def y_range(curves: list[np.ndarray]) -> tuple[float, float]:
     """The y axis in GiB: all lines, and at least one card above them."""
     lows = [int(values[values > 0].min()) / GIB for values in curves if int(values.max()) > 0]
     high = max(max(int(values.max()) for values in curves) / GIB * 3, 150)
     return min(lows) / 1.5, high
 
 
-def _capacity(card: CapacityLine, colours: Palette) -> dict[str, Any]:
+def capacity_shape(card: CapacityLine, colours: Palette) -> dict[str, Any]:
+    """A horizontal line at an amount of memory, with its name."""
     label = {
         "text": f"\u2002{card.label}",
         "textposition": "start",
@@ -145,16 +161,37 @@ def _limit_label(limit: int, first: int, colours: Palette) -> dict[str, Any]:
     to_the_left = limit >= 16 * first  # where there is room also on a phone
     side: dict[str, Any] = {"xanchor": "right", "xshift": -6} if to_the_left else {"xanchor": "left", "xshift": 6}
     place: dict[str, Any] = {"x": math.log10(limit), "y": 0, "yref": "paper", "yanchor": "bottom", "yshift": 4, **side}
-    return _text(f"context limit {limit:,}", colours, **place)
+    return free_text(f"context limit {limit:,}", colours, **place)
 
 
-def _here(tokens: int, held: int, colour: str, colours: Palette) -> dict[str, Any]:
+def bend_marks(line: Line, first: int, last: int, batch: int, colour: str, colours: Palette) -> dict[str, Any] | None:
+    """Where a window of this line is full: a mark on it."""
+    laws = [law for law, _ in growth_laws(line.model, line.kv, line.source) if law.max_entries is not None]
+    full = sorted({(law.max_entries or 0) * law.tokens_per_entry for law in laws})
+    places = [place for place in full if first <= place <= last]
+    if not places:
+        return None
+    held = curve(line.model, places, line.kv, batch, line.source)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": places,
+        "y": [int(value) / GIB for value in held],
+        "marker": {"size": 13, "symbol": "diamond", "color": colours.background, "line": {"color": colour, "width": 3}},
+        "customdata": [f"{line.name}: windows of {place:,} tokens are full" for place in places],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+
+
+def here_mark(tokens: int, held: int, colour: str, colours: Palette) -> dict[str, Any]:
+    """A dot where the scenario stands."""
     marker = {"size": 13, "color": colour, "line": {"color": colours.background, "width": 2}}
     place = {"x": [tokens], "y": [held / GIB]}
     return {"type": "scatter", "mode": "markers", "hoverinfo": "skip", "marker": marker, **place}
 
 
-def _here_label(tokens: int, held: int, first: int, colours: Palette) -> dict[str, Any]:
+def here_label(tokens: int, held: int, first: int, colours: Palette) -> dict[str, Any]:
+    """What is held where the scenario stands."""
     place: dict[str, Any] = {
         "x": math.log10(tokens),
         "y": math.log10(max(held, 1) / GIB),
@@ -164,7 +201,7 @@ def _here_label(tokens: int, held: int, first: int, colours: Palette) -> dict[st
     side: dict[str, Any] = (
         {"xanchor": "right", "xshift": -8} if tokens >= 8 * first else {"xanchor": "left", "xshift": 8}
     )
-    return _text(f"<b>{format_bytes(held)}</b>", colours, size=FONT_SIZE + 3, **place, **side)
+    return free_text(f"<b>{format_bytes(held)}</b>", colours, size=FONT_SIZE + 3, **place, **side)
 
 
 def _end_labels(
@@ -183,17 +220,18 @@ def _end_labels(
             "yanchor": "bottom",
             "yshift": 2,
         }
-        labels.append(_text(line.name, colours, colour=look[line.id][0], **at))
+        labels.append(free_text(line.name, colours, colour=look[line.id][0], **at))
     return labels
 
 
-def _text(text: str, colours: Palette, size: int = FONT_SIZE, colour: str = "", **place: Any) -> dict[str, Any]:
+def free_text(text: str, colours: Palette, size: int = FONT_SIZE, colour: str = "", **place: Any) -> dict[str, Any]:
     """A free text; on logarithmic axes its place is given as a power of ten."""
     font = {"size": size, "color": colour or colours.ink}
     return {"text": text, "showarrow": False, "font": font, "bgcolor": colours.background, "borderpad": 1, **place}
 
 
-def _axes(first: int, last: int, low: float, high: float) -> dict[str, Any]:
+def axes(first: int, last: int, low: float, high: float) -> dict[str, Any]:
+    """Both axes, logarithmic: tokens from first to last, and low to high in GiB."""
     start = first.bit_length() - 1
     exponents = range(start, last.bit_length() + 1, 2 if last <= 2**18 * first else 4)
     ticks = [2**n for n in exponents if 2**n <= last * 1.01]

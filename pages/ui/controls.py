@@ -12,7 +12,8 @@ from kvcore.formats import ELEMENT_FORMATS, KV_FORMATS
 from kvcore.model import Model
 from kvcore.scenario import Scenario
 from kvcore.units import format_tokens, parse_tokens
-from pages.ui import models, own, state
+from kvcore.variant_options import VariantOptions, read_gpus
+from pages.ui import models, own, state, variant_lessons
 from pages.ui.lessons import LESSONS, label
 from pages.ui.models import OWN, Chosen, Refusal
 
@@ -26,6 +27,7 @@ _FREE: dict[str, tuple[Callable[[str], int], Callable[[int], str], str]] = {
     "tokens": (parse_tokens, format_tokens, "8192, 8K or 1M"),
     "batch": (state.read_batch, str, "10"),
     "tp": (state.read_ranks, str, "8"),
+    "gpus": (read_gpus, state.write_gpus, "auto or 8"),
 }
 FORMAT_WORDS = {
     "fp8_ds_mla": "packed fp8 · latent (MLA) caches only",
@@ -59,10 +61,7 @@ def scenario_row() -> tuple[Chosen, Scenario]:
         actions = st.container(horizontal=True, gap="small", vertical_alignment="center")
     now = state.scenario(chosen)
     with actions:
-        st.menu_button(
-            "Examples", list(LESSONS), key="examples", format_func=label, on_click=_open_example, type="tertiary",
-            icon=":material/school:",
-        )  # fmt: skip
+        _examples()
         with st.popover("Your own model", type="tertiary", icon=":material/upload_file:", key="own_panel"):
             own.panel()
         with st.popover("Filter", type="tertiary", icon=":material/filter_list:", key="filter_panel"):
@@ -131,7 +130,8 @@ def _tidy(key: str, label: str) -> None:
     except (KVCoreError, ValueError):
         message = f"{label}: {str(keep[key])[:40]!r} is not a number that can be used; write for example {examples}."
         keep.setdefault("problems", []).append(message)
-        keep[key] = writer(keep.get("good", {}).get(key, getattr(Scenario(), key)))
+        plain = getattr(VariantOptions() if key == "gpus" else Scenario(), key)
+        keep[key] = writer(keep.get("good", {}).get(key, plain))
 
 
 def _key_format(model: Model) -> None:
@@ -202,7 +202,27 @@ def _link(chosen: Chosen, now: Scenario) -> None:
     st.code(state.link(now), language=None, wrap_lines=True)
 
 
+def _examples() -> None:
+    """Views worth seeing on the page that is open."""
+    if st.session_state["page"] == state.VARIANTS:
+        st.menu_button(
+            "Lessons", list(variant_lessons.LESSONS), key="lessons", format_func=variant_lessons.title,
+            on_click=_open_lesson, type="tertiary", icon=":material/school:",
+        )  # fmt: skip
+        return
+    st.menu_button(
+        "Examples", list(LESSONS), key="examples", format_func=label, on_click=_open_example, type="tertiary",
+        icon=":material/school:",
+    )  # fmt: skip
+
+
 def _open_example() -> None:
     name = st.session_state["examples"]
     if name in LESSONS:
         state.show(LESSONS[name])
+
+
+def _open_lesson() -> None:
+    lesson = variant_lessons.LESSONS.get(st.session_state["lessons"])
+    if lesson is not None:
+        state.show(lesson.scenario, lesson.options)

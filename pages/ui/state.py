@@ -23,12 +23,14 @@ from kvcore.errors import KVCoreError, UnitError
 from kvcore.formats import ELEMENT_FORMATS
 from kvcore.scenario import DEFAULT_MODEL, Scenario, decode_config
 from kvcore.units import check_batch, format_tokens, parse_bytes, parse_tokens
+from kvcore.variant_options import VariantOptions, read_gpus
 from pages.ui import models
 from pages.ui.models import OWN, Chosen, Refusal
 
 SAME = "same"  # values stored as the keys are
 KEYS = ("model", "tokens", "batch", "k_format", "v_format", "source", "compare", "budget", "bound",
-        "engine", "gpu", "tp")  # fmt: skip
+        "engine", "gpu", "tp", "designs", "design", "weights", "gpus", "other", "trend")  # fmt: skip
+VARIANTS = "variants"
 MAX_RANKS = 4096
 _SEEN = "seen_query"
 _SHADOW = "shadow"
@@ -44,6 +46,10 @@ def begin(page: str) -> None:
         scenario, problems = Scenario.from_query(query)
         state["problems"] = list(problems)
         adopt(scenario)
+        if page == VARIANTS or "designs" not in state:
+            options, more = VariantOptions.from_query(query)
+            state["problems"] += more
+            adopt_options(options)
     else:
         for key, value in state.get(_SHADOW, {}).items():
             if key not in state:
@@ -78,11 +84,39 @@ def adopt(scenario: Scenario) -> None:
     state["engine"], state["gpu"], state["tp"] = scenario.engine, scenario.gpu, str(scenario.tp)
 
 
-def show(scenario: Scenario) -> None:
+def adopt_options(options: VariantOptions) -> None:
+    """Set the controls of the Variants screen."""
+    state = st.session_state
+    state["designs"], state["design"] = list(options.designs), options.design
+    state["weights"], state["other"], state["trend"] = options.weights, options.other, options.trend
+    state["gpus"] = write_gpus(options.gpus)
+
+
+def variant_options() -> VariantOptions:
+    """What the controls of the Variants screen say now."""
+    state = st.session_state
+    return VariantOptions(
+        designs=tuple(state["designs"]),
+        design=state.get("design") or VariantOptions().design,
+        weights=state["weights"],
+        gpus=read_gpus(state["gpus"]),
+        other=state["other"],
+        trend=state.get("trend") or VariantOptions().trend,
+    )
+
+
+def write_gpus(count: int) -> str:
+    """A number of GPUs as its control shows it."""
+    return str(count) if count else "auto"
+
+
+def show(scenario: Scenario, options: VariantOptions | None = None) -> None:
     """Go to a scenario from a button, on the server that is meant now; what was refused before is forgotten."""
     now: Scenario = st.session_state.get("scenario", scenario)
     st.session_state["refusal"] = None
     adopt(replace(scenario, engine=now.engine, gpu=now.gpu, tp=now.tp))
+    if options is not None:
+        adopt_options(options)
 
 
 def _adopt_config(scenario: Scenario) -> None:
@@ -185,7 +219,7 @@ def _read_budget(text: Any) -> str:
 def finish(now: Scenario) -> None:
     """Write the address, and remember what the controls hold; call last in every run."""
     state = st.session_state
-    query = now.to_query()
+    query = _query(now)
     if st.query_params.to_dict() != query:
         st.query_params.from_dict(query)
     state[_SEEN] = query
@@ -193,11 +227,17 @@ def finish(now: Scenario) -> None:
     state[_SHADOW] = {key: state[key] for key in KEYS if key in state}
 
 
+def _query(now: Scenario) -> dict[str, str]:
+    """The address's parameters on the page that is open."""
+    further = variant_options().to_query() if st.session_state["page"] == VARIANTS else {}
+    return now.to_query() | further
+
+
 def link(now: Scenario) -> str:
     """The full address of a scenario on the page that is open."""
     base = (st.context.url or "").split("?")[0]
     base += "/" if base.count("/") < 3 else ""
-    query = urlencode(now.to_query(), safe="/,")
+    query = urlencode(_query(now), safe="/,:@")
     return f"{base}?{query}" if query else base
 
 

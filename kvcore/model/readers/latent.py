@@ -27,9 +27,9 @@ def read_latent(keys: Keys, family: Family) -> Shape:
     memory = latent_memory(keys)
     each = int(str(family.options.get("attentions_a_layer", 1)))
     indexers = indexer_layers(keys, layers)
-    stack: list[tuple[Memory, ...]] = [
-        (memory,) * each + ((_indexer(keys),) if has_indexer else ()) for has_indexer in indexers
-    ]
+    latents: tuple[Memory, ...] = (memory,) * each
+    indexed = (*latents, _indexer(keys)) if any(indexers) else latents
+    stack = [indexed if has_indexer else latents for has_indexer in indexers]
     return _finish(keys, family, stack, each)
 
 
@@ -74,7 +74,17 @@ def indexer_layers(keys: Keys, layers: int) -> tuple[bool, ...]:
 
 
 def _indexer(keys: Keys) -> Indexer:
-    return Indexer(index_head_dim=keys.integer("index_head_dim", high=2**16), stored_as=INDEXER_FP8)
+    return Indexer(
+        index_head_dim=keys.integer("index_head_dim", high=2**16),
+        stored_as=INDEXER_FP8,
+        index_topk=_stated(keys, "index_topk"),
+        index_heads=_stated(keys, "index_n_heads"),
+    )
+
+
+def _stated(keys: Keys, name: str) -> int | None:
+    """A count, or None where it is absent, null or 0."""
+    return keys.optional(name, low=0, high=2**40) or None
 
 
 def mla_layer_parameters(keys: Keys, hidden: int, heads: int) -> int:
@@ -127,26 +137,39 @@ def read_minimax_m3(keys: Keys, family: Family) -> Shape:
     geometry = read_geometry(keys, family)
     full = attention_memory(keys, geometry, "full")
     sparse = keys.child("sparse_attention_config")
-    has_index, width = _m3_index(keys, sparse, geometry.layers)
-    index = Indexer(index_head_dim=width, stored_as=ELEMENT_FORMATS["bf16"]) if width else None
+    has_index, index = _m3_index(keys, sparse, geometry.layers)
     stack: list[tuple[Memory, ...]] = [(full, index) if index and wanted else (full,) for wanted in has_index]
     return finish(keys, family, geometry, stack)
 
 
-def _m3_index(keys: Keys, sparse: Keys | None, layers: int) -> tuple[list[bool], int]:
-    """Which layers keep an index key, and how wide it is (0: none)."""
+def _m3_index(keys: Keys, sparse: Keys | None, layers: int) -> tuple[list[bool], Indexer | None]:
+    """Which layers keep an index key, and that key (None: none does)."""
     if sparse is not None and sparse.flag("use_sparse_attention", True):
         listed = sparse.per_layer("sparse_attention_freq", layers) or [1] * layers
         sparse.know(
-            "sparse_disable_index_value", "sparse_num_index_heads", "sparse_topk_blocks", "sparse_block_size",
-            "sparse_init_block", "sparse_local_block", "sparse_score_type",
+            "sparse_disable_index_value", "sparse_init_block", "sparse_local_block", "sparse_score_type",
         )  # fmt: skip
-        return [bool(entry) for entry in listed], sparse.integer("sparse_index_dim", high=2**16)
+        names = ("sparse_index_dim", "sparse_num_index_heads", "sparse_topk_blocks", "sparse_block_size")
+        return [bool(entry) for entry in listed], _m3_indexer(sparse, *names)
     types = keys.per_layer("layer_types", layers)
     if types and keys.get("index_head_dim"):
-        keys.know("index_n_heads", "index_block_size", "index_topk_blocks", "index_local_blocks")
-        return [entry != "full_attention" for entry in types], keys.integer("index_head_dim", high=2**16)
-    return [False] * layers, 0
+        keys.know("index_local_blocks")
+        names = ("index_head_dim", "index_n_heads", "index_topk_blocks", "index_block_size")
+        return [entry != "full_attention" for entry in types], _m3_indexer(keys, *names)
+    return [False] * layers, None
+
+
+def _m3_indexer(keys: Keys, width: str, heads: str, blocks: str, block_size: str) -> Indexer:
+    """The key of MiniMax-M3's indexer, which chooses whole blocks; the local ones are among those chosen.
+
+    Source: transformers 5.24, models/minimax_m3_vl (MiniMaxM3VLIndexer).
+    """
+    return Indexer(
+        index_head_dim=keys.integer(width, high=2**16),
+        stored_as=ELEMENT_FORMATS["bf16"],
+        index_topk=(_stated(keys, blocks) or 0) * (_stated(keys, block_size) or 0) or None,
+        index_heads=_stated(keys, heads),
+    )
 
 
 def read_deepseek_v4(keys: Keys, family: Family) -> Shape:
@@ -160,11 +183,17 @@ def read_deepseek_v4(keys: Keys, family: Family) -> Shape:
     rope = keys.integer("qk_rope_head_dim", "rope_head_dim", low=0, high=2**16)
     if rope > head_dim:
         raise ConfigError(f"config.json: qk_rope_head_dim {rope} is wider than head_dim {head_dim}")
-    keys.know("num_key_value_heads", "index_n_heads", "index_topk", "compress_rope_theta", "o_lora_rank", "o_groups")
-    index_dim = keys.integer("index_head_dim", default=128, high=2**16)
+    keys.know("num_key_value_heads", "compress_rope_theta", "o_lora_rank", "o_groups")
+    index = Indexer(
+        index_head_dim=keys.integer("index_head_dim", default=128, high=2**16),
+        stored_as=INDEXER_FP8,
+        tokens_per_entry=4,
+        index_topk=_stated(keys, "index_topk"),
+        index_heads=keys.integer("index_n_heads", default=64, low=0) or None,
+    )
     window = keys.integer("sliding_window", "window_size", high=2**40)
     ratios = _ratios(keys, layers)
-    by_ratio = {ratio: _v4_layer(head_dim, rope, window, ratio, index_dim) for ratio in set(ratios)}
+    by_ratio = {ratio: _v4_layer(head_dim, rope, window, ratio, index) for ratio in set(ratios)}
     stack = [by_ratio[ratio] for ratio in ratios]
     return _finish_v4(keys, family, stack, head_dim)
 
@@ -186,7 +215,7 @@ def _ratios(keys: Keys, layers: int) -> list[int]:
     return [by_type[kind] for kind in types]
 
 
-def _v4_layer(head_dim: int, rope: int, window: int, ratio: int, index_dim: int) -> tuple[Memory, ...]:
+def _v4_layer(head_dim: int, rope: int, window: int, ratio: int, index: Indexer) -> tuple[Memory, ...]:
     nope = head_dim - rope
     # 448 fp8 numbers, 7 one-byte scales padded to 8, 64 bf16 numbers: 584 bytes.
     packed = nope + 8 + rope * 2 if (nope, rope) == (448, 64) else None
@@ -196,10 +225,10 @@ def _v4_layer(head_dim: int, rope: int, window: int, ratio: int, index_dim: int)
     compressed = Latent(kv_lora_rank=nope, qk_rope_head_dim=rope, tokens_per_entry=ratio, packed_bytes=packed)
     overlap = 2 if ratio == 4 else 1
     state = compressor_state("compressor", overlap * ratio, overlap * head_dim)
-    if ratio != 4:
+    if ratio != index.tokens_per_entry:
         return (recent, compressed, state)
-    indexer = Indexer(index_head_dim=index_dim, stored_as=INDEXER_FP8, tokens_per_entry=ratio)
-    return (recent, compressed, indexer, state, compressor_state("indexer compressor", 2 * ratio, 2 * index_dim))
+    index_state = compressor_state("indexer compressor", 2 * ratio, 2 * index.index_head_dim)
+    return (recent, compressed, index, state, index_state)
 
 
 def _finish_v4(keys: Keys, family: Family, stack: list[tuple[Memory, ...]], head_dim: int) -> Shape:

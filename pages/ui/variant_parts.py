@@ -1,0 +1,306 @@
+"""The sections of the Variants screen. Each asks kvcore for its figures and draws them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import streamlit as st
+
+from kvcore.engines.reserve import stored_by
+from kvcore.errors import KVCoreError
+from kvcore.hardware import Accelerator, CapacityLine, accelerator
+from kvcore.ladder import Ladder, Rung, ladder
+from kvcore.plan.room import Room, gpus_for, room
+from kvcore.scenario import Scenario
+from kvcore.timing import Bound, CacheWork, bound, decode_cache_work, weight_work
+from kvcore.trend import percent
+from kvcore.units import format_bytes
+from kvcore.variant_options import VariantOptions
+from pages.ui import cards, html_table, theme, variant_charts
+from pages.ui import trio_words as engine_words
+from pages.ui import variant_words as words
+from pages.ui.cards import Card
+from pages.ui.head_diagram import diagram
+from pages.ui.models import Chosen
+from pages.ui.variant_curves import curves_chart, drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """The accelerators that the screen's bounds are about."""
+
+    gpu: Accelerator
+    count: int
+    weights: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.count} × {self.gpu.name}" if self.count > 1 else self.gpu.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is computed of a rung: the cache work of one more token, its bound, the room beside weights, engines."""
+
+    rung: Rung
+    work: CacheWork
+    fastest: Bound
+    room: Room | None
+    engines: tuple[str, ...]
+
+
+def server(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> Server:
+    """What the controls say: as many GPUs as the weights fill by half, unless a number is chosen."""
+    gpu, weights = accelerator(scenario.gpu), None if options.weights == "auto" else options.weights
+    return Server(gpu=gpu, count=options.gpus or gpus_for(chosen.model, gpu, weights), weights=weights)
+
+
+def rungs(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> tuple[Ladder, Rung]:
+    """The ladder and the rung that is shown closely: the shipped model where that design cannot be built."""
+    designs = options.designs if options.design in options.designs else (*options.designs, options.design)
+
+    def built(kv_dtype: str) -> Ladder:
+        return ladder(
+            chosen.model, designs, tokens=scenario.tokens, kv_dtype=kv_dtype, batch=scenario.batch,
+            source_tokens=scenario.source or None,
+        )  # fmt: skip
+
+    try:
+        found = built(scenario.kv)
+    except KVCoreError as problem:
+        st.warning(f"{problem}. Shown with the model's own format.", icon=":material/info:")
+        found = built("auto")
+    return found, found.rung(options.design) or found.shipped
+
+
+def facts(shown: Ladder, scenario: Scenario, place: Server) -> dict[str, Facts]:
+    """What the tables and cards say of every rung, by its design, in the order of the ladder."""
+    found = {}
+    for rung in shown.rungs:
+        work = decode_cache_work(rung.model, max(1, scenario.tokens), rung.kv, scenario.source or None)
+        found[rung.design] = Facts(
+            rung=rung,
+            work=work,
+            fastest=bound(work.work, place.gpu, place.count),
+            room=room(
+                rung.model, scenario.tokens, rung.kv, place.gpu, place.count, weights=place.weights,
+                source_tokens=scenario.source or None,
+            ),
+            engines=stored_by(rung.model, rung.kv.name, place.gpu),
+        )  # fmt: skip
+    return found
+
+
+def big_numbers(mine: Facts, scenario: Scenario, place: Server) -> list[Card]:
+    """The four figures of the screen, for the design that is shown."""
+    rung = mine.rung
+    what = words.shipped_words(rung.model) if rung.shipped else words.design_words(rung.design)
+    factor, speed = rung.factor_mha, mine.fastest.tokens_per_s_at_most()
+    return [
+        Card(
+            label="One request",
+            value=format_bytes(rung.resident_bytes // scenario.batch),
+            line=f"{what}, {scenario.tokens:,} tokens, {'exact' if rung.model.knowledge == 'exact' else 'a bound'}",
+        ),
+        Card(
+            label="Per token",
+            value=format_bytes(rung.bytes_per_token),
+            line="while no window is full" if _bends(rung) else "what one more token adds",
+        ),
+        Card(
+            label="Against MHA",
+            value=words.times(factor),
+            line="it has no heads to compare with"
+            if factor is None
+            else f"{percent(float(1 / factor))} of what full multi-head attention would hold",
+        ),
+        Card(
+            label="Decode at most",
+            value="any speed" if speed is None else f"{speed:,.0f} /s",
+            line=f"tokens a second of one request on {place.name}, cache alone: a bound",
+            help="Bytes of the cache that a token reads, over the memory bandwidth. Real engines are slower; the "
+            "weights have to be read too (below).",
+        ),
+    ]
+
+
+def _bends(rung: Rung) -> bool:
+    return any(memory.growth(rung.kv).max_entries is not None for memory, _ in rung.model.kept)
+
+
+def ladder_and_diagram(shown: Ladder, chosen: Rung, scenario: Scenario, colours: theme.Palette) -> None:
+    """The bars, and beside them the heads of the design that is shown."""
+    bars, heads = st.columns([11, 9], gap="large")
+    with bars:
+        st.subheader(words.ladder_title(shown, scenario), anchor=False)
+        figure, alt = variant_charts.ladder_chart(shown.rungs, chosen, colours)
+        st.plotly_chart(figure, theme=None, config=theme.chart_config("kv-cache-variants"), alt=alt, key="ladder_chart")
+        scale = "Logarithmic scale. " if variant_charts.is_logarithmic(shown.rungs) else ""
+        mha = f" ÷: against MHA in {shown.mha_format}." if shown.mha_bytes is not None else ""
+        st.caption(f"{scale}Resident bytes, cache only.{mha}")
+    with heads, st.container(key="heads", gap="xsmall"):
+        what = (
+            words.shipped_words(chosen.model) + ", as shipped" if chosen.shipped else words.design_words(chosen.design)
+        )
+        st.subheader(f"Who reads what: {what}", anchor=False)
+        st.html(diagram(chosen.model, colours, chosen.kv, scenario.source or None))
+
+
+def curves(shown: Ladder, chosen: Rung, scenario: Scenario, place: Server, colours: theme.Palette) -> None:
+    """Growth of every rung, with marks where windows are full."""
+    st.subheader(words.curves_title(drawn(shown.rungs, chosen)), anchor=False)
+    space = room(shown.shipped.model, 1, shown.shipped.kv, place.gpu, place.count, weights=place.weights)
+    marks = () if space is None or space.free_bytes <= 0 else (_free_line(space, place),)
+    made = curves_chart(
+        shown.rungs, chosen, tokens=scenario.tokens, batch=scenario.batch, source=scenario.source or None,
+        marks=marks, colours=colours,
+    )  # fmt: skip
+    if made is None:
+        st.info("Nothing to draw: this model keeps no cache.")
+        return
+    figure, alt = made
+    st.plotly_chart(figure, theme=None, config=theme.chart_config("kv-cache-variants-growth"), alt=alt, key="curves")
+    many = f" × {scenario.batch:,}" if scenario.batch > 1 else ""
+    line = f" Horizontal: what {place.name} have beside the weights." if marks else ""
+    st.caption(f"◇ a window is full. Both axes logarithmic, one request{many}. Other formats only lower a line.{line}")
+
+
+def _free_line(space: Room, place: Server) -> CapacityLine:
+    free = space.free_bytes * space.gpus
+    return CapacityLine(
+        id="free",
+        label=f"beside the weights: {format_bytes(free, 1)}",
+        bytes=free,
+        accelerator_id=place.gpu.id,
+        count=place.count,
+        memory_knowledge=place.gpu.memory_knowledge,
+    )
+
+
+_GAINS = (
+    ("variant", "w"), ("holds", "n"), ("vs MHA", "n"), ("vs shipped", "n"), ("read a token", "n"), ("tokens/s", "n"),
+    ("requests", "n"), ("engines", "w"),
+)  # fmt: skip
+
+
+def gains(found: dict[str, Facts], shown: Ladder, chosen: Rung, scenario: Scenario, place: Server) -> None:
+    """The table of what each rung buys in numbers."""
+    cells = [_gain(one) for one in found.values()]
+    at = list(found).index(chosen.design)
+    st.html(html_table.table("What each variant buys, in numbers", _GAINS, cells, chosen=at))
+    st.caption(
+        f"holds: {scenario.tokens:,} tokens × {scenario.batch:,}. read a token: of the cache, to make one more in one "
+        f"request. tokens/s: of one request, if nothing but the cache were read, on {place.name}. requests: of this "
+        f"length at once, beside the weights. engines: whose rules lay such a cache out; a variant has no weights that "
+        f"they could load. {words.room_line(found[shown.shipped.design].room, place.gpu.name)}"
+    )
+
+
+def _gain(one: Facts) -> list[str | tuple[str, str]]:
+    rung, speed = one.rung, one.fastest.tokens_per_s_at_most()
+    return [
+        (words.label(rung), words.keeps(rung.model)),
+        format_bytes(rung.resident_bytes),
+        words.times(rung.factor_mha),
+        "shipped" if rung.shipped else words.times(rung.factor_shipped),
+        format_bytes(one.work.work.read_bytes),
+        "–" if speed is None else f"≤ {speed:,.0f}",
+        words.room_words(one.room),
+        ", ".join(engine_words.ENGINES[name] for name in one.engines) or "none of ours",
+    ]
+
+
+def gain_rows(found: dict[str, Facts], scenario: Scenario) -> list[dict[str, object]]:
+    """The same as rows for a file, in bytes."""
+    return [
+        {
+            "design": one.rung.design,
+            "name": words.label(one.rung),
+            "cache format": one.rung.kv.name,
+            "tokens": scenario.tokens,
+            "requests": scenario.batch,
+            "resident, bytes": one.rung.resident_bytes,
+            "bytes a token while nothing is full": one.rung.bytes_per_token,
+            "states and sources, bytes": one.rung.state_bytes,
+            "factor against MHA": None if one.rung.factor_mha is None else float(one.rung.factor_mha),
+            "factor against shipped": None if one.rung.factor_shipped is None else float(one.rung.factor_shipped),
+            "read a decoded token, bytes": one.work.work.read_bytes,
+            "operations a byte": one.work.work.operations_per_byte,
+            "decode at most, tokens a second": one.fastest.tokens_per_s_at_most(),
+            "requests beside the weights at most": None if one.room is None else one.room.requests,
+            "laid out by": " ".join(one.engines),
+        }
+        for one in found.values()
+    ]
+
+
+def attention_title(mine: Facts, place: Server) -> str:
+    """Attention in one sentence: what a token reads, and what that bounds."""
+    work, binds = mine.work.work, mine.fastest.binds
+    if not work.bytes:
+        return "A token reads nothing from the cache"
+    meaning = {
+        "bandwidth": "its bandwidth binds, and a smaller cache is also a faster one",
+        "arithmetic": "its arithmetic binds, and a smaller cache alone is no faster",
+    }[binds]
+    return (
+        f"Each new token reads {format_bytes(work.read_bytes)}, {work.operations_per_byte:,.0f} operations a byte: on "
+        f"{place.name} {meaning}"
+    )
+
+
+def attention_numbers(mine: Facts, scenario: Scenario, place: Server) -> None:
+    """Bytes and arithmetic of one decoded token, and what that bounds."""
+    work, fastest = mine.work, mine.fastest
+    weights = weight_work(mine.rung.model, 1, place.weights)
+    ridge = fastest.ridge_operations_per_byte
+    per_byte = work.work.operations_per_byte
+    shown = [
+        Card(
+            label="Read from the cache",
+            value=format_bytes(work.work.read_bytes),
+            line=f"to make one token after {scenario.tokens:,}, one request",
+        ),
+        Card(
+            label="Arithmetic",
+            value=f"{per_byte:,.1f} per byte" if work.work.bytes else "none",
+            line=_ridge_line(per_byte, ridge, place),
+        ),
+        Card(
+            label="Cache alone",
+            value=_milliseconds(fastest),
+            line=f"at least, a token; {fastest.binds} binds on {place.name}",
+        ),
+    ]
+    if weights is not None:
+        together = bound(work.work + weights.work, place.gpu, place.count)
+        share = work.work.bytes / max(1, (work.work + weights.work).bytes)
+        shown.append(
+            Card(
+                label="With the weights",
+                value=_milliseconds(together),
+                line=f"at least, {together.tokens_per_s_at_most() or 0:,.0f} tokens/s at most; the cache is "
+                f"{share:.0%} of the bytes",
+            )
+        )
+    else:
+        shown.append(Card(label="With the weights", value="not known", line="this family's weights are not counted"))
+    cards.row(shown, key="attention_cards")
+    with st.expander("How it is computed"):
+        terms = [*work.terms, *fastest.terms, *(weights.terms if weights else ())]
+        st.markdown("\n".join(f"- **{term.name}**: {term.formula}" for term in terms))
+        for note in dict.fromkeys((*work.notes, *fastest.notes, *(weights.notes if weights else ()))):
+            st.caption(note)
+
+
+def _milliseconds(found: Bound) -> str:
+    seconds = found.seconds_at_least
+    return f"{1000 * seconds:.3g} ms" if seconds >= 1e-4 else f"{1e6 * seconds:.3g} µs"
+
+
+def _ridge_line(per_byte: float, ridge: float | None, place: Server) -> str:
+    if ridge is None:
+        return f"operations on each byte read; no rate of {place.gpu.name} is known"
+    side = "below" if per_byte < ridge else "above"
+    meaning = "its bandwidth is what binds" if per_byte < ridge else "its arithmetic is what binds"
+    return f"operations on each byte read, {side} the {ridge:,.0f} at which {place.gpu.name} would balance: {meaning}"
