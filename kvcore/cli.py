@@ -15,12 +15,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvcore import cli_engine, cli_log
-from kvcore.cli_options import Parser, add_model_options, term_as_dict
+from kvcore import cli_engine, cli_log, cli_variants
+from kvcore.cli_options import Parser, add_model_options, read_batch, term_as_dict
 from kvcore.errors import KVCoreError, UnitError
 from kvcore.model.model import Model
 from kvcore.size import SizeResult, size
-from kvcore.units import check_batch, format_bytes, parse_tokens
+from kvcore.units import format_bytes, parse_tokens
 
 DEFAULT_CONTEXTS = "1024,8192,32768,131072"
 
@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     _add_size(commands)
     _add_sweep(commands)
+    cli_variants.add(commands)
     cli_engine.add(commands)
     cli_log.add(commands)
     return parser
@@ -109,19 +110,13 @@ def _size(options: argparse.Namespace) -> None:
         model,
         parse_tokens(options.tokens),
         options.kv_dtype,
-        _whole(options.batch, "--batch"),
+        read_batch(options.batch, "--batch"),
         None if options.source_tokens is None else parse_tokens(options.source_tokens, "--source-tokens"),
     )
     if options.json:
         print(json.dumps(size_as_dict(result, model)))
     else:
         print(size_as_text(result, model))
-
-
-def _whole(text: str, name: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 12:
-        raise UnitError(f"{name}: {text[:20]!r} is not a whole number of requests")
-    return check_batch(int(text))
 
 
 def size_as_dict(result: SizeResult, model: Model) -> dict[str, Any]:

@@ -24,6 +24,7 @@ def add(commands: Any) -> None:
     )
     command.add_argument("engine", help=", ".join(NAMES))
     command.add_argument("model", help="config.json, folder, .gguf, catalogue id, or - for a config.json on stdin")
+    command.add_argument("--as", dest="variant", help="a counterfactual: mha, gqa:8, mqa, mla, sliding:4096/6, …")
     command.add_argument("--max-model-len", help="tokens of one request; the model's limit unless said")
     command.add_argument("--kv-dtype", default="auto", help="cache format; auto is the engine's own rule")
     for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("dcp", "decode context")):
@@ -40,9 +41,11 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from kvcore import sources
     from kvcore.hardware import accelerator
+    from kvcore.variants import variant
 
     chosen = engine(options.engine)
     model = sources.load(options.model, hub=options.hub, upper_bound=options.upper_bound, stdin=sys.stdin).model
+    model = model if options.variant is None else variant(model, options.variant)
     common = Common(
         max_model_len=None if options.max_model_len is None else parse_tokens(options.max_model_len),
         kv_dtype=options.kv_dtype,

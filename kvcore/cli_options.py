@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from kvcore.errors import UnitError
 from kvcore.size import Term
+from kvcore.units import check_batch
 
 
 class Parser(argparse.ArgumentParser):
@@ -14,6 +15,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UnitError(f"{self.prog.removeprefix('python -m kvcore ')}: {message}")
+
+
+def read_batch(text: str, name: str) -> int:
+    """Requests at once, as typed; UnitError for what is no number or out of bounds."""
+    if not text.isascii() or not text.isdigit() or len(text) > 12:
+        raise UnitError(f"{name}: {text[:20]!r} is not a whole number of requests")
+    return check_batch(int(text))
 
 
 def add_model_options(command: argparse.ArgumentParser) -> None:

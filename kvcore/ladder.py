@@ -13,7 +13,7 @@ from fractions import Fraction
 from kvcore.errors import KVCoreError, UnitError
 from kvcore.formats import KVFormat, kv_format
 from kvcore.model.model import Model
-from kvcore.size import bytes_per_token, resident_bytes, state_bytes
+from kvcore.size import bytes_per_token, growth_laws, resident_bytes, state_bytes
 from kvcore.variants import canonical, variant
 
 SHIPPED = "shipped"
@@ -101,7 +101,8 @@ def ladder(
     kv = model.resolve_format(kv_dtype)
     shipped = resident_bytes(model, tokens, kv, batch, source_tokens)
     mha, mha_format = _yardstick(model, tokens, kv, batch, source_tokens)
-    rungs: dict[tuple[Model, KVFormat], Rung] = {}
+    # What a format does not change (a state) is the same rung.
+    rungs: dict[tuple[object, object], Rung] = {}
     refused = []
     for design in (SHIPPED, *list(dict.fromkeys(designs))[:MAX_DESIGNS]):
         try:
@@ -109,7 +110,7 @@ def ladder(
         except KVCoreError as problem:
             refused.append((design, str(problem)))
             continue
-        key = (made, stored)
+        key = (made.layers, growth_laws(made, stored, source_tokens))
         if key in rungs:
             continue
         held = resident_bytes(made, tokens, stored, batch, source_tokens)

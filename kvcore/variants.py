@@ -94,16 +94,36 @@ def _grouped(model: Model, kv_heads: int) -> Layers:
     key, value = head_widths(model)
 
     def memory(index: int) -> Memory:
-        own = next((one for one in model.layers[index] if isinstance(one, Attention)), None)
+        own = _attention_of(model, index)
         k_width, v_width = (own.head_dim, own.v_head_dim) if own else (key, value)
         return Attention(num_kv_heads=kv_heads, head_dim=k_width, v_head_dim=v_width)
 
     return _layers(model, memory)
 
 
-def _own(model: Model) -> Attention | Latent:
-    """What the model's attention keeps without any window: its most common KV heads or latent, else every head."""
+def _attention_of(model: Model, index: int) -> Attention | None:
+    """The keys and values that a layer keeps, or reads from another, if it does."""
+    for memory in model.layers[index]:
+        if isinstance(memory, Attention):
+            return memory
+        if isinstance(memory, SharedCache):
+            return _attention_of(model, memory.owner)
+    return None
+
+
+def _own(model: Model) -> Callable[[int], Attention | Latent]:
+    """What a layer's attention keeps without any window: its own KV heads, else the model's usual memory."""
     _need_heads(model)
+    usual = _usual(model)
+
+    def memory(index: int) -> Attention | Latent:
+        own = _attention_of(model, index)
+        return replace(own, limit=None, law="full") if own else usual
+
+    return memory
+
+
+def _usual(model: Model) -> Attention | Latent:
     attention = [(count, memory) for memory, count in model.groups if isinstance(memory, Attention)]
     if attention:
         common = max(attention, key=lambda pair: pair[0])[1]
@@ -163,10 +183,11 @@ def _window(text: str) -> int:
 
 def _sliding(model: Model, argument: str) -> Layers:
     first, _, second = argument.partition("/")
-    full = _own(model)
-    sliding = _windowed(full, _window(first))
+    own, window = _own(model), _window(first)
     every = _number(second, "sliding:W/N", 2048) if second else 0
-    return _layers(model, lambda layer: full if every and (layer + 1) % every == 0 else sliding)
+    return _layers(
+        model, lambda layer: own(layer) if every and (layer + 1) % every == 0 else _windowed(own(layer), window)
+    )
 
 
 def _share(model: Model, argument: str) -> Layers:
@@ -175,14 +196,16 @@ def _share(model: Model, argument: str) -> Layers:
     # Neighbours are counted among the layers that remember: others have no cache that could be read.
     places = [at for at, layer in enumerate(model.layers) if not all(isinstance(one, _KEPT) for one in layer)]
     owners = {layer: places[at - at % depth] for at, layer in enumerate(places)}
-    return _layers(model, lambda layer: SharedCache(owner=owners[layer]) if owners.get(layer, layer) != layer else own)
+    return _layers(
+        model, lambda layer: SharedCache(owner=owners[layer]) if owners.get(layer, layer) != layer else own(layer)
+    )
 
 
 def _hybrid(model: Model, argument: str) -> Layers:
     first, _, design = argument.partition(":")
     every = _number(first, "hybrid:N", 2048)
-    full, state = _own(model), fixed_state(model, design)
-    return _layers(model, lambda layer: full if (layer + 1) % every == 0 else state)
+    own, state = _own(model), fixed_state(model, design)
+    return _layers(model, lambda layer: own(layer) if (layer + 1) % every == 0 else state)
 
 
 def _linear(model: Model, argument: str) -> Layers:

@@ -34,6 +34,7 @@ VARIANTS = "variants"
 MAX_RANKS = 4096
 _SEEN = "seen_query"
 _SHADOW = "shadow"
+_TURNED = "turned_page"
 
 
 def begin(page: str) -> None:
@@ -51,9 +52,11 @@ def begin(page: str) -> None:
             state["problems"] += more
             adopt_options(options)
     else:
+        # A control that two pages have in common is another one on each: it takes the value only if it is set anew.
         for key, value in state.get(_SHADOW, {}).items():
-            if key not in state:
+            if key not in state or page != state.get("page"):
                 state[key] = value
+    state[_TURNED] = page != state.get("page")
     state["page"] = page
 
 
@@ -220,7 +223,8 @@ def finish(now: Scenario) -> None:
     """Write the address, and remember what the controls hold; call last in every run."""
     state = st.session_state
     query = _query(now)
-    if st.query_params.to_dict() != query:
+    # Turning to another page empties the browser's address without a word to the server.
+    if state[_TURNED] or st.query_params.to_dict() != query:
         st.query_params.from_dict(query)
     state[_SEEN] = query
     state["scenario"] = now

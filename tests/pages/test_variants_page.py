@@ -1,0 +1,262 @@
+"""The Variants screen without a browser: every model, every lesson, hostile addresses, what its controls do."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvcore import catalogue
+from kvcore.units import GIB
+from pages.ui import html_table, variant_curves, variant_lessons
+from pages.ui import variant_words as words
+
+APP = str(Path(__file__).parents[2] / "app.py")
+
+
+def open_page(**query: str) -> AppTest:
+    """The Variants screen at an address, after a run without an exception."""
+    at = AppTest.from_file(APP, default_timeout=60)
+    for name, value in query.items():
+        at.query_params[name] = value
+    at.run()
+    at.switch_page("pages/variants.py")
+    # The first page has taken the scenario; this one takes its own parameters from the address too.
+    return rerun(at)
+
+
+def rerun(at: AppTest) -> AppTest:
+    at.run()
+    assert not at.exception, at.exception[0].value
+    return at
+
+
+def numbers(at: AppTest) -> list[str]:
+    return [metric.value for metric in at.metric][:4]
+
+
+def alts(at: AppTest) -> list[str]:
+    return [chart.proto.alt for chart in at.get("plotly_chart")]
+
+
+def tables(at: AppTest) -> str:
+    return "".join(html.proto.body for html in at.get("html") if "kv-table" in html.proto.body)
+
+
+def test_opens_on_the_shipped_model_and_what_it_saves() -> None:
+    at = open_page()
+    assert at.title[0].value == (
+        "With 8 KV heads for 64 query heads, Llama 3.3 70B remembers **8× less** than with full multi-head attention: "
+        "**10 GiB**"
+    )
+    assert numbers(at)[:3] == ["10 GiB", "320 KiB", "÷8"]
+    # 4 × 3.35 TB/s over 10 GiB a token: what a roofline allows for the cache alone.
+    assert numbers(at)[3] == f"{4 * 3.35e12 / (10 * GIB):,.0f} /s"
+    assert not at.warning
+    assert not at.error
+    assert len(alts(at)) == 4
+    assert all(len(alt) > 60 for alt in alts(at))
+
+
+def test_the_scenario_and_the_gpu_travel_from_page_to_page() -> None:
+    at = AppTest.from_file(APP, default_timeout=60)
+    at.query_params["tokens"] = "8192"
+    at.query_params["gpu"] = "mi300x"
+    at.run()
+    at.switch_page("pages/variants.py")
+    rerun(at)
+    assert numbers(at)[0] == "2.5 GiB"
+    assert at.selectbox(key="gpu").value == "mi300x"
+
+
+@pytest.mark.parametrize(
+    ("design", "expected"),
+    [
+        ("mha", ["80 GiB", "2.5 MiB", "the same"]),
+        ("mqa", ["1.25 GiB", "40 KiB", "÷64"]),
+        ("mla", ["2.81 GiB", "90 KiB", "÷28.4"]),
+        ("sliding:4096", ["1.25 GiB", "320 KiB", "÷64"]),
+        ("share:2", ["5 GiB", "160 KiB", "÷16"]),
+        ("shipped@fp8", ["5 GiB", "160 KiB", "÷16"]),
+    ],
+)
+def test_looking_at_it_otherwise(design: str, expected: list[str]) -> None:
+    at = open_page()
+    at.button_group(key="design").set_value(design)
+    rerun(at)
+    assert numbers(at)[:3] == expected
+    assert "Llama 3.3 70B" in at.title[0].value
+    assert words.design_words(design) in tables(at)
+
+
+@pytest.mark.parametrize("name", variant_lessons.LESSONS)
+def test_a_lesson_shows_its_sentence(name: str) -> None:
+    lesson = variant_lessons.LESSONS[name]
+    at = open_page()
+    at.button(key=f"lesson_{name}").click()
+    rerun(at)
+    assert at.info[0].value == f"**{lesson.title}.** {variant_lessons.sentence(name)}"
+    assert variant_lessons.shown(lesson.scenario, lesson.options) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [
+        ("mha-70b", ("2.5 MiB", "320 GiB", "298 GiB", "40 GiB")),
+        ("mqa-70b", ("20 GiB", "0.31 GiB", "64-fold", "2.5 GiB")),
+        ("mha-13b", ("6.25 GiB at 8K", "12.5 GiB at 16K")),
+        ("latent", ("70,272 bytes", "69 KiB", "320 KiB", "under a quarter", "671B")),
+        ("latent-6-bit", ("82.2%", "93.3%", "5.76 times")),
+        ("kimi-k2", ("512", "70,272")),
+        ("window", ("4,096", "512 MiB", "4 GiB")),
+        ("7b-growth", ("128 KiB", "1 GiB, 2 GiB, 4 GiB, 8 GiB")),
+        ("qwen3-next", ("12 of 48", "805.69 MiB", "37.69 MiB", "3 GiB")),
+        ("nemotron-h", ("64 of its 118", "10 attend", "5.85 GiB", "32 GiB")),
+        ("gemma-3", ("10.41 GiB", "17%", "62 GiB")),
+    ],
+)
+def test_the_figures_of_the_lessons(name: str, figures: tuple[str, ...]) -> None:
+    """Worked out by hand in tests/test_seed_figures.py and below."""
+    said = variant_lessons.sentence(name)
+    for figure in figures:
+        assert figure in said, said
+
+
+def test_hybrids_by_hand() -> None:
+    """Qwen3-Next at 32K: 12 × 2 × 2 × 256 × 2 B × 32,768 and 36 states of 32 × 128 × 128 × 2 B + 8,192 × 3 × 2 B."""
+    states = 36 * (32 * 128 * 128 * 2 + 8192 * 3 * 2)
+    held = 12 * 2 * 2 * 256 * 2 * 32_768 + states
+    assert f"{held / 2**20:.2f} MiB" in variant_lessons.sentence("qwen3-next")
+    assert f"{states / 2**20:.2f} MiB" in variant_lessons.sentence("qwen3-next")
+    # Nemotron-H 56B at 128K: 10 layers of 8 KV heads × 128; in all 64 layers it would be 64/10 of that.
+    full = 10 * 2 * 8 * 128 * 2 * 131_072
+    assert full / GIB == 5
+    assert "32 GiB" in variant_lessons.sentence("nemotron-h")
+
+
+def test_every_lesson_is_another_view_and_has_a_title() -> None:
+    views = [(one.scenario, one.options) for one in variant_lessons.LESSONS.values()]
+    assert len({str(view) for view in views}) == len(views)
+    assert all(one.title for one in variant_lessons.LESSONS.values())
+
+
+def test_every_catalogued_model_has_an_answer() -> None:
+    at = open_page()
+    for entry in catalogue.entries():
+        at.selectbox(key="model").set_value(entry.model_id)
+        rerun(at)
+        assert len(numbers(at)) == 4, entry.model_id
+        assert all(numbers(at)), entry.model_id
+        assert entry.display_name in at.title[0].value or at.error, entry.model_id
+        said = " ".join([at.title[0].value, *(one.value for one in at.subheader), *(c.value for c in at.caption)])
+        wrong = re.search(r"\bnan\b|\binf\b|None|-0\b|\b1 layers|\b1 tokens|\b1 requests|(?<![.\d])0× ", said)
+        assert wrong is None, (entry.model_id, wrong)
+
+
+def test_an_address_sets_the_screen_and_what_it_cannot_say_is_named() -> None:
+    at = open_page()
+    for name, value in {
+        "designs": "MLA:256+32@FP8,gqa:7,gqa:16", "design": "gqa:16", "weights": "q9", "gpus": "-1", "other": "w",
+        "trend": "up",
+    }.items():  # fmt: skip
+        at.query_params[name] = value
+    rerun(at)
+    assert numbers(at)[0] == "20 GiB"
+    assert "MLA 256 + 32 in fp8" in tables(at)
+    assert any("must divide the 64 query heads" in caption.value for caption in at.caption)
+    for name in ("weights", "gpus", "other", "trend"):
+        assert f"The address's {name} was not taken" in at.warning[0].value
+    for name, value in {"designs": "mha,<b>x</b>", "design": "nope"}.items():
+        at.query_params[name] = value
+    rerun(at)
+    for name in ("designs", "design"):
+        assert f"The address's {name} was not taken" in at.warning[0].value
+    assert numbers(at)[0] == "10 GiB"
+
+
+def test_building_one() -> None:
+    at = open_page()
+    at.selectbox(key="build_kind").set_value("window")
+    rerun(at)
+    at.text_input(key="build_window").set_value("2K")
+    at.text_input(key="build_every").set_value("8")
+    at.selectbox(key="build_format").set_value("fp8")
+    at.button(key="build_go").click()
+    rerun(at)
+    assert at.button_group(key="design").value == "sliding:2048/8@fp8"
+    # 80 layers × 2 × 8 × 128 B: 70 keep 2,048 tokens, 10 keep all 32,768.
+    assert numbers(at)[0] == f"{(70 * 2048 + 10 * 32_768) * 2048 / 2**20:.2f} MiB".replace(".00", "")
+
+
+def test_a_model_without_heads_and_an_encoder_have_a_page() -> None:
+    mamba = open_page(model="state-spaces/mamba-2.8b-hf")
+    assert "no query heads to build otherwise" in mamba.title[0].value
+    encoder = open_page(model="allenai/longformer-base-4096")
+    assert numbers(encoder)[0] == "0 B"
+
+
+def test_more_gpus_and_other_weights_change_the_bounds() -> None:
+    at = open_page()
+    at.selectbox(key="gpus").set_value("1")
+    rerun(at)
+    assert "weights do not fit" in tables(at)
+    at.selectbox(key="weights").set_value("q4_k")
+    rerun(at)
+    assert "weights do not fit" not in tables(at)
+
+
+def test_against_another_model() -> None:
+    at = open_page(model="deepseek-ai/DeepSeek-V3")
+    at.multiselect(key="compare").set_value(["meta-llama/Llama-3.3-70B-Instruct"])
+    rerun(at)
+    assert any(
+        "remembers 4.7× less per token than Llama 3.3 70B because it stores one 576-wide latent a layer instead of 8 KV "
+        "heads of 128" in one.value
+        for one in at.subheader
+    )
+    assert "68.62 KiB" in tables(at)
+
+
+def test_their_cache_may_be_in_another_format() -> None:
+    """DeepSeek 67B in 16 bits: 2 × 95 × 8 × 128 × 2 B; V2 in 6 bits: 60 × 576 × 6/8 B, 93.3% less."""
+    at = open_page(model="deepseek-ai/DeepSeek-V2", kv="int6", compare="deepseek-ai/deepseek-llm-67b-base")
+    at.selectbox(key="other").set_value("bf16")
+    rerun(at)
+    saved = 1 - (60 * 576 * 6 // 8) / (2 * 95 * 8 * 128 * 2)
+    assert saved == pytest.approx(0.933, abs=0.0005)
+    assert "25.31 KiB" in tables(at)
+    assert "380 KiB" in tables(at)
+    assert "×15" in tables(at)
+
+
+def test_names_stand_apart_and_near_their_lines() -> None:
+    assert variant_curves.spread([0.0, 5.0, 9.0], 1.0, 0.0, 10.0) == [0.0, 5.0, 9.0]
+    assert variant_curves.spread([4.0, 4.0], 1.0, 0.0, 10.0) == [3.5, 4.5]
+    assert variant_curves.spread([9.9, 10.0], 1.0, 0.0, 10.0) == [9.0, 10.0]
+    assert variant_curves.spread([0.0, 0.0, 0.1], 1.0, 0.0, 10.0) == [0.0, 1.0, 2.0]
+    crowded = variant_curves.spread([1.0, 1.1, 1.2, 5.0, 5.1], 0.5, 0.0, 6.0)
+    assert all(after - before >= 0.5 - 1e-9 for before, after in pairwise(crowded))
+
+
+def test_tables_escape_and_name_their_rows() -> None:
+    made = html_table.table("<i>", (("a", ""), ("b", "n")), [("<script>", ("1", "<b>"))], chosen=0)
+    assert "<script>" not in made
+    assert "&lt;script&gt;" in made
+    assert "scope='row'" in made
+    assert "aria-label='&lt;i&gt;'" in made
+
+
+@pytest.mark.parametrize(
+    ("design", "said"),
+    [
+        ("mqa", "MQA"), ("gqa:4", "GQA-4"), ("mla:256+32@fp8", "MLA 256 + 32 in fp8"),
+        ("sliding:1024/6", "window 1,024, 1 in 6 full"), ("share:3", "3 layers share"),
+        ("hybrid:4:gdn", "1 in 4, rest gated delta net"), ("linear", "linear attention"),
+        ("linear:kda", "all KDA"), ("shipped@kivi2", "as shipped in kivi2"),
+    ],
+)  # fmt: skip
+def test_designs_in_words(design: str, said: str) -> None:
+    assert words.design_words(design) == said
