@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from kvcore import catalogue
+from kvcore.compare import compare
 from kvcore.formats import kv_format
+from kvcore.ladder import ladder
 from kvcore.model import model_from_config
 from kvcore.size import resident_bytes, size
 from kvcore.sweep import sweep
+from kvcore.timing import decode_cache_work
 
 APP = Path(__file__).resolve().parent.parent / "app.py"
 TOKENS = 131_072
@@ -97,6 +100,31 @@ def engine_answers() -> None:
         show(f"vLLM's plan and capacity: {name.split('/')[1]}", ours, 1e-3, beside)
 
 
+def comparisons() -> None:
+    """A against B, its ladder and the work of a token, over the catalogue."""
+    found = [one for one in catalogue.summaries() if one.attention != "encoder"]
+    pairs = list(zip(found, found[7:] + found[:7], strict=True))
+    times = [
+        seconds(
+            lambda a=a, b=b: compare(
+                a.model, b.model, TOKENS, a.model.resolve_format(), b.model.resolve_format(), name_a="A", name_b="B"
+            ),
+            1,
+            0.002,
+        )
+        for a, b in pairs
+    ]
+    bare = statistics.median([seconds(lambda m=one.model: resident_bytes(m, TOKENS, BF16), 1, 0.002) for one in found])
+    median = statistics.median(times)
+    show("A against B with its sentence, median", median, 0.1, f"; {median / bare:.0f} × the resident bytes of a model")
+    show("A against B, worst of the catalogue's pairs tried", max(times), 0.1)
+    ladders = [seconds(lambda m=one.model: ladder(m, tokens=TOKENS), 1, 0.002) for one in found]
+    show("ladder of 12 designs, median", statistics.median(ladders), 0.05)
+    show("ladder of 12 designs, worst", max(ladders), 0.05)
+    works = [seconds(lambda m=one.model: decode_cache_work(m, TOKENS, m.resolve_format()), 1, 0.002) for one in found]
+    show("cache work of one token, median", statistics.median(works), 1e-3)
+
+
 def a_million_cells() -> None:
     models = [catalogue.load(entry.model_id) for entry in catalogue.entries()][:200]
     formats = ["bf16", "fp8", "q8_0", "q4_0", "fp32"]
@@ -123,11 +151,12 @@ def importing() -> None:
     )
 
 
-def page() -> None:
-    """Server time of one change on the page, measured in Streamlit's own test runner without a browser."""
+def page(name: str) -> None:
+    """Server time of one change on a page, measured in Streamlit's own test runner without a browser."""
     from streamlit.testing.v1 import AppTest
 
     app = AppTest.from_file(str(APP), default_timeout=30).run()
+    app.switch_page(f"pages/{name}.py").run()
     times = []
     for tokens in ("4096", "16384", "65536", "131072", "8192", "32768", "262144"):
         app.query_params["tokens"] = tokens
@@ -136,7 +165,7 @@ def page() -> None:
         times.append(time.perf_counter() - start)
         if app.exception:
             raise SystemExit(f"the page failed: {app.exception}")
-    show("page answers a change of tokens (server, median)", statistics.median(times), 0.1)
+    show(f"{name.title()} answers a change of tokens (server, median)", statistics.median(times), 0.1)
 
 
 if __name__ == "__main__":
@@ -145,5 +174,7 @@ if __name__ == "__main__":
     after_parsing()
     beside_planners()
     engine_answers()
+    comparisons()
     a_million_cells()
-    page()
+    page("size")
+    page("variants")

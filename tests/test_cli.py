@@ -15,6 +15,8 @@ import pytest
 from kvcore.cli import main
 from tests.models import LLAMA
 
+LLAMA_70B = "meta-llama/Llama-3.3-70B-Instruct"
+
 ROOT = Path(__file__).resolve().parent.parent
 
 KEYS = {
@@ -301,3 +303,56 @@ def test_what_is_no_log(capsys: pytest.CaptureFixture[str], tmp_path: Path, text
     assert json.loads(out)["kind"] == kind
     assert run(capsys, "log", str(tmp_path / "absent"), "--json")[0] == 2
     assert run(capsys, "log", str(tmp_path), "--json")[0] == 2
+
+
+def test_variants_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    result = answer(
+        capsys, "variants", LLAMA_70B, "--tokens", "128K", "--designs", "mha,mqa,gqa:7,mla@fp8", "--batch", "2"
+    )
+    rungs = {rung["design"]: rung for rung in result["rungs"]}
+    assert {design: rung["resident_bytes"] for design, rung in rungs.items()} == {
+        "mha": 640 * 2**30, "shipped": 80 * 2**30, "mqa": 10 * 2**30, "mla@fp8": 2 * 131_072 * 80 * 576,
+    }  # fmt: skip
+    assert rungs["shipped"]["shipped"] is True
+    assert rungs["mqa"]["factor_mha"] == 64
+    assert rungs["mha"]["factor_shipped"] == 0.125
+    assert [one["design"] for one in result["refused"]] == ["gqa:7"]
+    status, out, err = run(capsys, "variants", LLAMA_70B, "--tokens", "8K")
+    assert (status, err) == (0, "")
+    assert "(shipped)" in out
+    assert "20 GiB" in out
+
+
+def test_comparing_two_models(capsys: pytest.CaptureFixture[str]) -> None:
+    result = answer(capsys, "compare", "deepseek-ai/DeepSeek-V3", LLAMA_70B, "--tokens", "32K")
+    assert result["bytes_per_token"] == [70_272, 327_680]
+    assert result["resident_bytes"] == [32_768 * 70_272, 10 * 2**30]
+    assert "4.7× less per token" in result["per_token"]
+    assert result["crossover_tokens"] is None
+    product = 1.0
+    for cause in result["causes"]:
+        product *= cause["factor"]
+    assert product == pytest.approx(70_272 / 327_680)
+
+
+def test_an_engine_stores_a_variant(capsys: pytest.CaptureFixture[str]) -> None:
+    result = answer(capsys, "engine", "vllm", LLAMA_70B, "--as", "mla", "--max-model-len", "32768")
+    assert result["bytes_per_request"] == 32_768 * 80 * 576 * 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("variants", "meta-llama/Llama-3.3-70B-Instruct", "--tokens", "x"),
+        ("variants", "nobody/nothing", "--tokens", "1"),
+        ("variants", "meta-llama/Llama-3.3-70B-Instruct", "--tokens", "1", "--batch", "0"),
+        ("compare", "meta-llama/Llama-3.3-70B-Instruct", "nobody/nothing", "--tokens", "1"),
+        ("compare", "meta-llama/Llama-3.3-70B-Instruct", "Qwen/Qwen3-8B", "--tokens", "1", "--kv-dtype", "fp8_ds_mla"),
+        ("engine", "vllm", "meta-llama/Llama-3.3-70B-Instruct", "--as", "gqa:7"),
+    ],
+)
+def test_wrong_input_about_variants_is_refused(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    status, out, err = run(capsys, *arguments, "--json")
+    assert status == 2
+    assert err.startswith("kvcore: ")
+    assert set(json.loads(out)) == {"error", "kind"}
