@@ -79,3 +79,9 @@ class SourceError(KVCoreError):
     """A file, a folder or a hub could not be read."""
 
     kind = "source"
+
+
+class LiveError(KVCoreError):
+    """The live engine cannot do what was asked of it on this machine."""
+
+    kind = "live"
