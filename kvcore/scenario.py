@@ -45,7 +45,7 @@ class Scenario:
     batch: int = 1
     kv: str = "auto"
     compare: tuple[str, ...] = ()
-    budget: str = "40 GiB"
+    budget: str = "48 GiB"
     source: int = 0
     bound: bool = False
     engine: str = "vllm"

@@ -232,7 +232,7 @@ def test_complaints_panels_and_refusals_are_accessible(open_page: Open, theme: s
 
 
 def test_the_trio_follows_its_controls_and_its_link(open_page: Open) -> None:
-    page = open_page("?model=google/gemma-3-27b-it")
+    page = open_page("?model=google/gemma-3-27b-it&budget=40%20GiB")
     expect(trio(page)).to_have_text(["2.91 GiB", "17.98 GiB", "291,658 tokens"])
     expect(page.get_by_text("GPU KV cache size: 291,658 tokens, Maximum concurrency")).to_be_visible()
     page.get_by_role("radio", name="SGLang").click()
