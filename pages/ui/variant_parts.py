@@ -12,7 +12,7 @@ from kvcore.hardware import Accelerator, CapacityLine, accelerator
 from kvcore.ladder import Ladder, Rung, ladder
 from kvcore.plan.room import Room, gpus_for, room
 from kvcore.scenario import Scenario
-from kvcore.timing import Bound, CacheWork, bound, decode_cache_work, weight_work
+from kvcore.timing import Bound, CacheWork, WeightWork, bound, decode_cache_work, weight_work
 from kvcore.trend import percent
 from kvcore.units import format_bytes
 from kvcore.variant_options import VariantOptions
@@ -40,11 +40,16 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is computed of a rung: the cache work of one more token, its bound, the room beside weights, engines."""
+    """What is computed of a rung for one more token: the cache's work, its bound, that with the weights' work too.
+
+    `together` and `weights` are None where the weights are not known.
+    """
 
     rung: Rung
     work: CacheWork
     fastest: Bound
+    weights: WeightWork | None
+    together: Bound | None
     room: Room | None
     engines: tuple[str, ...]
 
@@ -78,10 +83,13 @@ def facts(shown: Ladder, scenario: Scenario, place: Server) -> dict[str, Facts]:
     found = {}
     for rung in shown.rungs:
         work = decode_cache_work(rung.model, max(1, scenario.tokens), rung.kv, scenario.source or None)
+        weights = weight_work(rung.model, 1, place.weights)
         found[rung.design] = Facts(
             rung=rung,
             work=work,
             fastest=bound(work.work, place.gpu, place.count),
+            weights=weights,
+            together=None if weights is None else bound(work.work + weights.work, place.gpu, place.count),
             room=room(
                 rung.model, scenario.tokens, rung.kv, place.gpu, place.count, weights=place.weights,
                 source_tokens=scenario.source or None,
@@ -95,7 +103,9 @@ def big_numbers(mine: Facts, scenario: Scenario, place: Server) -> list[Card]:
     """The four figures of the screen, for the design that is shown."""
     rung = mine.rung
     what = words.shipped_words(rung.model) if rung.shipped else words.design_words(rung.design)
-    factor, speed = rung.factor_mha, mine.fastest.tokens_per_s_at_most()
+    factor, alone = rung.factor_mha, mine.fastest.tokens_per_s_at_most()
+    speed = alone if mine.together is None else mine.together.tokens_per_s_at_most()
+    cache = "any speed" if alone is None else f"{alone:,.0f}"
     return [
         Card(
             label="One request",
@@ -117,9 +127,11 @@ def big_numbers(mine: Facts, scenario: Scenario, place: Server) -> list[Card]:
         Card(
             label="Decode at most",
             value="any speed" if speed is None else f"{speed:,.0f} /s",
-            line=f"tokens a second of one request on {place.name}, cache alone: a bound",
-            help="Bytes of the cache that a token reads, over the memory bandwidth. Real engines are slower; the "
-            "weights have to be read too (below).",
+            line=f"tokens a second of one request on {place.name}; the cache alone would allow {cache}"
+            if mine.together
+            else f"tokens a second of one request on {place.name}, cache alone: its weights are not counted",
+            help="A bound: the bytes of weights and cache that a token reads over the memory bandwidth, or its "
+            "arithmetic over the rate, whichever takes longer. Real engines are slower.",
         ),
     ]
 
@@ -190,24 +202,29 @@ def gains(found: dict[str, Facts], shown: Ladder, chosen: Rung, scenario: Scenar
     st.html(html_table.table("What each variant buys, in numbers", _GAINS, cells, chosen=at))
     st.caption(
         f"holds: {scenario.tokens:,} tokens × {scenario.batch:,}. read a token: of the cache, to make one more in one "
-        f"request. tokens/s: of one request, if nothing but the cache were read, on {place.name}. requests: of this "
+        f"request. tokens/s: a bound for one request on {place.name}. requests: of this "
         f"length at once, beside the weights. engines: whose rules lay such a cache out; a variant has no weights that "
         f"they could load. {words.room_line(found[shown.shipped.design].room, place.gpu.name)}"
     )
 
 
 def _gain(one: Facts) -> list[str | tuple[str, str]]:
-    rung, speed = one.rung, one.fastest.tokens_per_s_at_most()
+    rung, alone = one.rung, _per_second(one.fastest)
     return [
         (words.label(rung), words.keeps(rung.model)),
         format_bytes(rung.resident_bytes),
         words.times(rung.factor_mha),
         "shipped" if rung.shipped else words.times(rung.factor_shipped),
         format_bytes(one.work.work.read_bytes),
-        "–" if speed is None else f"≤ {speed:,.0f}",
+        (_per_second(one.together), f"cache alone {alone}") if one.together else alone,
         words.room_words(one.room),
         ", ".join(engine_words.ENGINES[name] for name in one.engines) or "none of ours",
     ]
+
+
+def _per_second(found: Bound) -> str:
+    speed = found.tokens_per_s_at_most()
+    return "–" if speed is None else f"≤ {speed:,.0f}"
 
 
 def gain_rows(found: dict[str, Facts], scenario: Scenario) -> list[dict[str, object]]:
@@ -226,7 +243,8 @@ def gain_rows(found: dict[str, Facts], scenario: Scenario) -> list[dict[str, obj
             "factor against shipped": None if one.rung.factor_shipped is None else float(one.rung.factor_shipped),
             "read a decoded token, bytes": one.work.work.read_bytes,
             "operations a byte": one.work.work.operations_per_byte,
-            "decode at most, tokens a second": one.fastest.tokens_per_s_at_most(),
+            "decode at most, tokens a second": None if one.together is None else one.together.tokens_per_s_at_most(),
+            "decode at most, cache alone": one.fastest.tokens_per_s_at_most(),
             "requests beside the weights at most": None if one.room is None else one.room.requests,
             "laid out by": " ".join(one.engines),
         }
@@ -251,8 +269,7 @@ def attention_title(mine: Facts, place: Server) -> str:
 
 def attention_numbers(mine: Facts, scenario: Scenario, place: Server) -> None:
     """Bytes and arithmetic of one decoded token, and what that bounds."""
-    work, fastest = mine.work, mine.fastest
-    weights = weight_work(mine.rung.model, 1, place.weights)
+    work, fastest, weights = mine.work, mine.fastest, mine.weights
     ridge = fastest.ridge_operations_per_byte
     per_byte = work.work.operations_per_byte
     shown = [
@@ -272,8 +289,8 @@ def attention_numbers(mine: Facts, scenario: Scenario, place: Server) -> None:
             line=f"at least, a token; {fastest.binds} binds on {place.name}",
         ),
     ]
-    if weights is not None:
-        together = bound(work.work + weights.work, place.gpu, place.count)
+    if weights is not None and mine.together is not None:
+        together = mine.together
         share = work.work.bytes / max(1, (work.work + weights.work).bytes)
         shown.append(
             Card(
