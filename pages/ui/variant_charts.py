@@ -20,7 +20,9 @@ _ORDER = ("state", "compressed", "latent", "chunked", "sliding", "full", "cross"
 _PATTERNS = {"state": "-", "latent": ".", "compressed": "x", "sliding": "/", "chunked": "|", "full": "", "cross": "+"}
 # Above this ratio the smallest bars could not be seen on a linear scale.
 _LINEAR_UP_TO = 40
-_ROW = 41
+_ROW = 52
+# How much of the width the bars take; what they hold is written beside them, also on a phone.
+_BARS = 0.54
 
 
 def kind_of(model: Model) -> str:
@@ -42,7 +44,7 @@ def ladder_chart(rungs: Sequence[Rung], chosen: Rung, colours: Palette) -> tuple
         "orientation": "h",
         "x": [max(value, low) for value in held],
         "y": places,
-        "width": 0.68,
+        "width": 0.46,
         "marker": {
             "color": [colours.kinds[kind] for kind in kinds],
             "line": {
@@ -63,23 +65,28 @@ def ladder_chart(rungs: Sequence[Rung], chosen: Rung, colours: Palette) -> tuple
         "hovertemplate": "%{text}<br>%{customdata}<extra></extra>",
     }  # fmt: skip
     high = max(held, default=1) or 1
+    decades = math.log10(high) - math.log10(low) if logarithmic else 0
     scale: dict[str, Any] = (
-        {"type": "log", "range": [math.log10(low), math.log10(high) + 0.3 * (math.log10(high) - math.log10(low))]}
+        {"type": "log", "range": [math.log10(low), math.log10(low) + decades / _BARS]}
         if logarithmic
-        else {"range": [0, high * 1.3]}
+        else {"range": [0, high / _BARS]}
     )
+    names = [
+        {"text": _name(rung, chosen), "x": 0, "xref": "paper", "xanchor": "left", "y": place + 0.26,
+         "yanchor": "bottom",
+         "showarrow": False, "borderpad": 0, "font": {"size": FONT_SIZE, "color": colours.ink}}
+        for rung, place in zip(rungs, places, strict=True)
+    ]  # fmt: skip
     layout = {
+        "annotations": names,
         "xaxis": {**scale, "showticklabels": False, "showgrid": False, "fixedrange": True},
         "yaxis": {
-            "tickvals": places,
-            "ticktext": [_name(rung, chosen) for rung in rungs],
-            "range": [-0.6, len(rungs) - 0.4],
+            "range": [-0.4, len(rungs) - 0.25],
+            "showticklabels": False,
             "showgrid": False,
             "fixedrange": True,
-            "ticklabelstandoff": 6,
         },
-        "bargap": 0.2,
-        "margin": {"l": 8, "r": 8, "t": 4, "b": 4},
+        "margin": {"l": 2, "r": 8, "t": 4, "b": 4},
     }
     described = "; ".join(f"{words.label(rung)} {_plain(rung)}" for rung in rungs)
     scale_words = " Logarithmic scale." if logarithmic else ""
@@ -98,9 +105,12 @@ def _name(rung: Rung, chosen: Rung) -> str:
 
 
 def _end(rung: Rung, chosen: Rung) -> str:
-    text = f"{format_bytes(rung.resident_bytes)}"
-    factor = "" if rung.factor_mha in (None, 1) else f"  {words.times(rung.factor_mha)}"
-    return f"<b>{text}</b>{factor}" if rung is chosen else f"{text}{factor}"
+    """What it holds, and the factors against MHA and against the shipped model."""
+    text = f"<b>{format_bytes(rung.resident_bytes)}</b>" if rung is chosen else format_bytes(rung.resident_bytes)
+    factors = [
+        "1×" if factor == 1 else words.times(factor) for factor in (rung.factor_mha, rung.factor_shipped) if factor
+    ]
+    return f"{text}  {' · '.join(factors)}"
 
 
 def _plain(rung: Rung) -> str:

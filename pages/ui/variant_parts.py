@@ -148,7 +148,8 @@ def ladder_and_diagram(shown: Ladder, chosen: Rung, scenario: Scenario, colours:
         figure, alt = variant_charts.ladder_chart(shown.rungs, chosen, colours)
         st.plotly_chart(figure, theme=None, config=theme.chart_config("kv-cache-variants"), alt=alt, key="ladder_chart")
         scale = "Logarithmic scale. " if variant_charts.is_logarithmic(shown.rungs) else ""
-        mha = f" ÷: against MHA in {shown.mha_format}." if shown.mha_bytes is not None else ""
+        mha = f" Beside each bar: against MHA in {shown.mha_format} · against the model as shipped."
+        mha = mha if shown.mha_bytes is not None else " Beside each bar: against the model as shipped."
         st.caption(f"{scale}Resident bytes, cache only.{mha}")
     with heads, st.container(key="heads", gap="xsmall"):
         what = (
