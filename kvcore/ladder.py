@@ -50,12 +50,14 @@ class Ladder:
     """The rungs, most bytes first, exactly one of them the model as it ships; and what could not be built, with why.
 
     `mha_bytes` is the yardstick, full multi-head attention in the format `mha_format`; None for a model without heads.
+    `same` names the rung of a design that comes out as another one (`gqa:8@fp8` as `shipped@fp8`).
     """
 
     rungs: tuple[Rung, ...]
     refused: tuple[tuple[str, str], ...]
     mha_bytes: int | None
     mha_format: str
+    same: tuple[tuple[str, str], ...] = ()
 
     @property
     def shipped(self) -> Rung:
@@ -63,8 +65,9 @@ class Ladder:
         return next(rung for rung in self.rungs if rung.shipped)
 
     def rung(self, design: str) -> Rung | None:
-        """The rung of that design, or None; a design that is the model itself is the shipped one's."""
-        return next((rung for rung in self.rungs if rung.design == design), None)
+        """The rung of that design, or the one that it comes out as; None where there is none."""
+        wanted = dict(self.same).get(design, design)
+        return next((rung for rung in self.rungs if rung.design == wanted), None)
 
 
 def parse_design(text: str) -> str:
@@ -72,6 +75,8 @@ def parse_design(text: str) -> str:
     first, at, second = text.strip().lower().partition("@")
     if len(text) > 80 or (at and not second.strip()):
         raise UnitError(f"design {text[:40]!r} is not known; write for example mqa, mla@fp8 or shipped@kivi2")
+    if second.strip() == "auto":
+        raise UnitError(f"design {text[:40]!r}: leave @auto out; without a format it is stored as everything else")
     name = SHIPPED if first.strip() == SHIPPED else canonical(first)
     return f"{name}@{kv_format(second).name}" if at else name
 
@@ -103,8 +108,8 @@ def ladder(
     mha, mha_format = _yardstick(model, tokens, kv, batch, source_tokens)
     # What a format does not change (a state) is the same rung.
     rungs: dict[tuple[object, object], Rung] = {}
-    refused = []
-    for design in (SHIPPED, *list(dict.fromkeys(designs))[:MAX_DESIGNS]):
+    refused, same = [], []
+    for design in (SHIPPED, *list(dict.fromkeys(designs))[: MAX_DESIGNS + 1]):
         try:
             made, stored = build(model, design, kv_dtype)
         except KVCoreError as problem:
@@ -112,6 +117,7 @@ def ladder(
             continue
         key = (made.layers, growth_laws(made, stored, source_tokens))
         if key in rungs:
+            same.append((parse_design(design), rungs[key].design))
             continue
         held = resident_bytes(made, tokens, stored, batch, source_tokens)
         rungs[key] = Rung(
@@ -126,7 +132,7 @@ def ladder(
             factor_shipped=Fraction(shipped, held) if shipped and held else None,
         )
     ordered = sorted(rungs.values(), key=lambda rung: (-rung.resident_bytes, -rung.bytes_per_token, not rung.shipped))
-    return Ladder(rungs=tuple(ordered), refused=tuple(refused), mha_bytes=mha, mha_format=mha_format)
+    return Ladder(rungs=tuple(ordered), refused=tuple(refused), mha_bytes=mha, mha_format=mha_format, same=tuple(same))
 
 
 def _yardstick(

@@ -1,104 +1,99 @@
 """Parameters of a counterfactual: what changes in the projections when a model's layers remember differently.
 
-Estimates: biases, norms of heads and output gates are left out, and a latent is counted with a full query projection.
+Estimates: biases, norms of heads and output gates are left out, and a latent that the model did not have is counted
+with a full query projection.
 """
 
 from __future__ import annotations
 
-from types import UnionType
+from itertools import chain
+from typing import Any
 
 from kvcore.model.memories import Attention, Latent, Memory, SharedCache, State
 from kvcore.model.model import Model, WeightPart
 from kvcore.model.weights import attention_parameters, delta_net_parameters, mamba2_parameters, mla_parameters
 
-# The kinds of parameters that belong to a layer's way of remembering.
-_REMEMBERING = frozenset({"attention", "recurrent layers", "indexer", "compressors"})
+Layers = tuple[tuple[Memory, ...], ...]
+# Kinds of parameters that no layer of a variant has: it keeps no index keys, compresses nothing beside a latent, and
+# the states that it has are counted with its other projections.
+_REPLACED = frozenset({"attention", "recurrent layers", "indexer", "compressors"})
 
 
-def variant_weights(
-    model: Model, layers: tuple[tuple[Memory, ...], ...], key: int, value: int
-) -> tuple[WeightPart, ...]:
+def variant_weights(model: Model, layers: Layers, key: int, value: int) -> tuple[WeightPart, ...]:
     """The model's parameters with these layers in place of its own; empty where the model's own are not known.
 
-    `key` and `value` are the widths of a query head. Where only the keys and values change, the model's own count is
-    corrected by the difference; where a layer works differently, its projections are counted anew.
+    `key` and `value` are the widths of a query head. Where only keys and values, or only latents, change, the model's
+    own count is corrected by the difference; where a layer works differently, its projections are counted anew, and
+    layers that stay as they were keep their share of what the model states.
     """
     if not model.weights:
         return ()
-    before, after = ([_first(layer) for layer in stack] for stack in (model.layers, layers))
-    if _only(Attention | SharedCache, before, after):
-        changed = sum(_kv_projections(model, memory) for memory in after) - sum(
-            _kv_projections(model, memory) for memory in before
+    before, after = ([_attending(layer) for layer in stack] for stack in (model.layers, layers))
+    stated = sum(part.parameters for part in model.weights if part.name == "attention")
+    count = _Count(model, key, value)
+    if not any(isinstance(memory, State) for memory in chain.from_iterable(layers)) and (
+        _only(Attention | SharedCache, before, after) or _only(Latent | SharedCache, before, after)
+    ):
+        attention = stated + sum(map(count.cached, after)) - sum(map(count.cached, before))
+    else:
+        usual = stated // max(1, sum(memory is not None for memory in before))
+        own = {memory for memory in before if memory is not None}
+        attention = sum(
+            usual if memory in own and not isinstance(memory, SharedCache) else count.projections(memory)
+            for memory in chain.from_iterable(layers)
         )
-        return _corrected(model, changed)
-    if _only(Latent, before, after):
-        changed = sum(_latent_projections(model, memory, key, value) for memory in after) - sum(
-            _latent_projections(model, memory, key, value) for memory in before
-        )
-        return _corrected(model, changed)
-    rebuilt = sum(_projections(model, memory, key, value) for memory in after)
-    kept = tuple(part for part in model.weights if part.name not in _REMEMBERING)
-    return (
-        WeightPart(name="attention", parameters=rebuilt, active_parameters=rebuilt, formula="counted for the variant"),
-        *kept,
-    )
+    if attention == sum(part.parameters for part in model.weights if part.name in _REPLACED):
+        return model.weights
+    made = WeightPart(name="attention", parameters=attention, active_parameters=attention, formula="as the variant")
+    kept = [part for part in model.weights if part.name not in _REPLACED]
+    return (*([made] if attention else []), *kept)
 
 
-def _only(kinds: UnionType | type, *stacks: list[Memory | None]) -> bool:
+def _attending(layer: tuple[Memory, ...]) -> Memory | None:
+    """What a layer attends over of its own past; None for layers that do not."""
+    return next((memory for memory in layer if isinstance(memory, Attention | Latent | SharedCache)), None)
+
+
+def _only(kinds: Any, *stacks: list[Memory | None]) -> bool:
     return all(memory is None or isinstance(memory, kinds) for stack in stacks for memory in stack)
 
 
-def _first(layer: tuple[Memory, ...]) -> Memory | None:
-    """What decides a layer's projections; None for layers that the variants leave alone."""
-    for memory in layer:
-        if isinstance(memory, Attention | Latent | State | SharedCache):
-            return memory
-    return None
+class _Count:
+    """Parameters of a layer of this model, by what it keeps."""
 
+    def __init__(self, model: Model, key: int, value: int) -> None:
+        self._hidden, self._heads = model.hidden_size, model.num_attention_heads
+        self._key, self._value = key, value
+        # A latent model's key width holds the rotary part, which is no part of what is made of the latent.
+        latents = [memory for memory, _ in model.groups if isinstance(memory, Latent)]
+        self._nope = max(1, key - latents[0].qk_rope_head_dim) if latents else key
 
-def _corrected(model: Model, changed: int) -> tuple[WeightPart, ...]:
-    return tuple(
-        WeightPart(
-            name=part.name,
-            parameters=max(0, part.parameters + changed),
-            active_parameters=max(0, part.active_parameters + changed),
-            formula=part.formula,
-        )
-        if part.name == "attention"
-        else part
-        for part in model.weights
-    )
-
-
-def _kv_projections(model: Model, memory: Memory | None) -> int:
-    """The matrices that make a layer's keys and values; a layer that reads another's has none."""
-    if not isinstance(memory, Attention):
+    def cached(self, memory: Memory | None) -> int:
+        """The matrices that make what is kept, or that use it in keys' and values' place; none where it is read."""
+        if isinstance(memory, Attention):
+            return self._hidden * memory.num_kv_heads * (memory.head_dim + memory.v_head_dim)
+        if isinstance(memory, Latent):
+            return self._hidden * memory.width + memory.kv_lora_rank * self._heads * (self._nope + self._value)
         return 0
-    return model.hidden_size * memory.num_kv_heads * (memory.head_dim + memory.v_head_dim)
 
-
-def _latent_projections(model: Model, memory: Memory | None, key: int, value: int) -> int:
-    """The matrices that make a latent and that keys and values are made of it by."""
-    if not isinstance(memory, Latent):
-        return 0
-    nope = max(1, key - memory.qk_rope_head_dim)
-    return model.hidden_size * memory.width + memory.kv_lora_rank * model.num_attention_heads * (nope + value)
-
-
-def _projections(model: Model, memory: Memory | None, key: int, value: int) -> int:
-    """All projections of a layer that keeps this memory."""
-    hidden, heads = model.hidden_size, model.num_attention_heads
-    if isinstance(memory, Attention):
-        return attention_parameters(hidden, heads, memory.num_kv_heads, memory.head_dim, memory.v_head_dim)
-    if isinstance(memory, Latent):
-        return mla_parameters(
-            hidden, heads, q_rank=None, kv_rank=memory.kv_lora_rank, nope=key, rope=memory.qk_rope_head_dim, value=value
-        )
-    if isinstance(memory, SharedCache):
-        return hidden * heads * (key + value)
-    if isinstance(memory, State):
-        return _state_projections(hidden, memory)
-    return 0
+    def projections(self, memory: Memory) -> int:
+        """All projections of a layer that keeps this memory."""
+        hidden, heads = self._hidden, self._heads
+        if isinstance(memory, Attention):
+            return attention_parameters(hidden, heads, memory.num_kv_heads, memory.head_dim, memory.v_head_dim)
+        if isinstance(memory, Latent):
+            return mla_parameters(
+                hidden,
+                heads,
+                q_rank=None,
+                kv_rank=memory.kv_lora_rank,
+                nope=self._nope,
+                rope=memory.qk_rope_head_dim,
+                value=self._value,
+            )
+        if isinstance(memory, SharedCache):
+            return hidden * heads * (self._key + self._value)
+        return _state_projections(hidden, memory) if isinstance(memory, State) else 0
 
 
 def _state_projections(hidden: int, memory: State) -> int:

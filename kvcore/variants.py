@@ -37,7 +37,7 @@ def variant(model: Model, text: str) -> Model:
     layers = _BUILDERS[name](model, argument)
     if layers == model.layers:
         return model
-    weights = variant_weights(model, layers, *head_widths(model)) if model.num_attention_heads else ()
+    weights = variant_weights(model, layers, *head_widths(model))
     stored = model.checkpoint_bytes if weights == model.weights else None
     return replace(model, name=f"{model.name} as {plain}", layers=layers, weights=weights, checkpoint_bytes=stored)
 
@@ -171,7 +171,9 @@ def _latent_widths(argument: str) -> tuple[int, int]:
     if not argument:
         return MLA_DEFAULT
     first, plus, second = argument.partition("+")
-    return _number(first, "mla:R+P", 2**16), _number(second if plus else "", "mla:R+P", 2**16, low=0)
+    if not plus:
+        raise UnitError(f"variant mla:R+P: {argument[:20]!r} needs both widths, as 512+64")
+    return _number(first, "mla:R+P", 2**16), _number(second, "mla:R+P", 2**16, low=0)
 
 
 def _window(text: str) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.errors import UnitError
-from kvcore.ladder import DEFAULT_DESIGNS, SHIPPED, Ladder, build, ladder, parse_design
+from kvcore.ladder import DEFAULT_DESIGNS, MAX_DESIGNS, SHIPPED, Ladder, build, ladder, parse_design
 from kvcore.units import GIB
 from tests.models import model
 
@@ -36,6 +36,21 @@ def test_llama_at_8k() -> None:
 def test_a_design_that_is_the_model_is_its_rung() -> None:
     found = ladder(model(LLAMA), ("gqa:8", "mha", "gqa:64", "shipped@bf16"), tokens=100)
     assert [(rung.design, rung.shipped) for rung in found.rungs] == [("mha", False), (SHIPPED, True)]
+
+
+@pytest.mark.parametrize(
+    ("design", "rung"), [("gqa:8@fp8", "shipped@fp8"), ("share:1", "shipped"), ("gqa:1", "mqa"), ("gqa:64", "mha")]
+)
+def test_a_design_that_comes_out_as_another_is_found_under_both_names(design: str, rung: str) -> None:
+    found = ladder(model(LLAMA), ("shipped@fp8", "mqa", "mha", design), tokens=100)
+    assert found.rung(design) is found.rung(rung) is not None
+    assert len(found.rungs) == 4
+
+
+def test_one_design_more_than_are_listed_is_still_built() -> None:
+    """The one that is looked at closely stands beside the longest list."""
+    listed = [f"mla:{rank}+64" for rank in range(100, 100 + MAX_DESIGNS)]
+    assert ladder(model(LLAMA), (*listed, "mqa"), tokens=100).rung("mqa") is not None
 
 
 def test_the_batch_multiplies_and_a_token_does_not() -> None:
@@ -99,7 +114,20 @@ def test_designs_have_one_spelling(text: str, plain: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "@fp8", "mqa@", "mqa@x", "mqa@fp8@fp8", "shipped:2", "x" * 200, "mha\n,mqa", "ｍha"]
+    "text",
+    [
+        "",
+        "@fp8",
+        "shipped@auto",
+        "mla:512",
+        "mqa@",
+        "mqa@x",
+        "mqa@fp8@fp8",
+        "shipped:2",
+        "x" * 200,
+        "mha\n,mqa",
+        "ｍha",
+    ],
 )
 def test_what_is_no_design_is_refused(text: str) -> None:
     with pytest.raises(UnitError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvcore.engines.reserve import Reservation, reserve
@@ -240,8 +242,6 @@ def test_parameters_of_a_latent_equal_those_of_the_configuration_written_by_hand
 def test_the_checkpoints_bytes_stay_only_where_no_projection_changes() -> None:
     own = model(LLAMA)
     stored = own.checkpoint_bytes or 141_107_412_992
-    from dataclasses import replace
-
     own = replace(own, checkpoint_bytes=stored)
     assert variant(own, "sliding:4096").checkpoint_bytes == stored
     assert variant(own, "mqa").checkpoint_bytes is None
@@ -255,3 +255,37 @@ def test_the_checkpoints_bytes_stay_only_where_no_projection_changes() -> None:
 )  # fmt: skip
 def test_one_spelling(text: str, plain: str) -> None:
     assert canonical(text) == plain == canonical(plain)
+
+
+def test_removed_states_index_keys_and_compressors_lose_their_parameters() -> None:
+    """Falcon-H1 attends and keeps a state in every layer; DeepSeek-V3.2 has an indexer, V4 compressors too."""
+    for model_id, text, gone in (
+        ("tiiuae/Falcon-H1-7B-Instruct", "mqa", "recurrent layers"),
+        ("deepseek-ai/DeepSeek-V3.2", "sliding:4096", "indexer"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "mla", "compressors"),
+    ):
+        own = replace(model(model_id), checkpoint_bytes=10**12)
+        made = variant(own, text)
+        assert gone in {part.name for part in own.weights}
+        assert gone not in {part.name for part in made.weights}
+        assert made.checkpoint_bytes is None
+
+
+def test_layers_that_share_a_latent_lose_what_makes_it() -> None:
+    """Every second of 61 layers: 30 × (7,168 × 576 + 512 × 128 × (128 + 128)) parameters fewer."""
+    own = model("deepseek-ai/DeepSeek-V3")
+    fewer = own.total_parameters - variant(own, "share:2").total_parameters
+    assert fewer == 30 * (7168 * 576 + 512 * 128 * (128 + 128))
+
+
+def test_a_layer_that_stays_keeps_its_parameters() -> None:
+    """A hybrid of DeepSeek-V3 that attends in 15 of 61 layers keeps 15/61 of its attention's parameters."""
+    own = model("deepseek-ai/DeepSeek-V3")
+    attention = next(part.parameters for part in own.weights if part.name == "attention")
+    made = next(part.parameters for part in variant(own, "hybrid:4:kda").weights if part.name == "attention")
+    state = next(part.parameters for part in variant(own, "linear:kda").weights if part.name == "attention")
+    assert made == attention // 61 * 15 + state // 61 * 46
+
+
+def test_a_state_for_another_keeps_the_weights_known() -> None:
+    assert variant(model("state-spaces/mamba-2.8b-hf"), "linear:gdn").total_parameters > 10**9

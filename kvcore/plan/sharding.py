@@ -1,7 +1,7 @@
-"""What one of several tensor-parallel ranks holds of a memory.
+"""What one of several tensor-parallel ranks holds of a model's memories.
 
 Keys and values are split by head, and a rank never holds less than one KV head; a latent and an index key belong to
-all heads, so every rank holds a copy; states are split by head.
+all heads, so every rank holds a copy; states are split by head, whole heads only.
 """
 
 from __future__ import annotations
@@ -12,21 +12,47 @@ from kvcore.errors import UnitError
 from kvcore.formats import KVFormat
 from kvcore.model.memories import Attention, CrossAttention, Memory, State
 from kvcore.model.model import Model
+from kvcore.size import resident_bytes
+
+MAX_RANKS = 4096
+
+
+def on_rank(model: Model, ranks: int) -> Model:
+    """The model as the fullest of `ranks` ranks remembers it, without an engine's rounding; weights are left out.
+
+    Heads that do not divide evenly leave one more on some ranks. Raises UnitError for a number of ranks out of range.
+    """
+    if not 1 <= ranks <= MAX_RANKS:
+        raise UnitError(f"ranks: {ranks:,} is not within 1 … {MAX_RANKS:,}")
+    if ranks == 1:
+        return model
+    made = {memory: _share(memory, ranks) for memory, _ in model.groups}
+    return replace(
+        model,
+        layers=tuple(tuple(made[memory] for memory in layer) for layer in model.layers),
+        num_attention_heads=_up(model.num_attention_heads, ranks),
+        weights=(),
+        checkpoint_bytes=None,
+    )
 
 
 def rank_bytes(model: Model, tokens: int, kv: KVFormat, ranks: int, source_tokens: int | None = None) -> int:
-    """Bytes that one request of `tokens` tokens takes on the fullest of `ranks` ranks, without an engine's rounding.
+    """Bytes that one request of `tokens` tokens takes on the fullest of `ranks` ranks.
 
-    Raises UnitError for fewer than one rank or a format that does not suit the model.
+    Raises UnitError for a number of ranks out of range or a format that does not suit the model.
     """
-    if ranks < 1:
-        raise UnitError(f"ranks: {ranks} is not at least 1")
-    return sum(count * _on_rank(memory, tokens, kv, ranks, source_tokens) for memory, count in model.kept)
+    return resident_bytes(on_rank(model, ranks), tokens, kv, 1, source_tokens)
 
 
-def _on_rank(memory: Memory, tokens: int, kv: KVFormat, ranks: int, source_tokens: int | None) -> int:
+def _share(memory: Memory, ranks: int) -> Memory:
     if isinstance(memory, Attention | CrossAttention):
-        # The fullest rank: heads that do not divide evenly leave one more on some.
-        memory = replace(memory, num_kv_heads=-(-memory.num_kv_heads // ranks))
-    held = memory.growth(kv, source_tokens).at(tokens)
-    return -(-held // ranks) if isinstance(memory, State) else held
+        return replace(memory, num_kv_heads=_up(memory.num_kv_heads, ranks))
+    if isinstance(memory, State):
+        # The first side of every part counts heads, or the channels that the heads have together.
+        parts = tuple(replace(part, shape=(_up(part.shape[0], ranks), *part.shape[1:])) for part in memory.parts)
+        return replace(memory, parts=parts)
+    return memory
+
+
+def _up(count: int, ranks: int) -> int:
+    return -(-count // ranks)

@@ -30,6 +30,11 @@ def test_a_latent_is_on_every_rank_and_a_state_is_split() -> None:
     assert rank_bytes(v3, 1000, BF16, 8) == rank_bytes(v3, 1000, BF16, 1) == 1000 * 70_272
     mamba = model("state-spaces/mamba-2.8b-hf")
     assert rank_bytes(mamba, 1000, BF16, 2) * 2 == rank_bytes(mamba, 1000, BF16, 1)
+    # 64 heads of 128 × 128 in 32 bits and their convolution of 3 × 64 × 128 channels: a rank has a whole head.
+    kda = variant(model(LLAMA), "linear:kda")
+    head = 128 * 128 * 4 + 3 * 128 * 3 * 2
+    assert rank_bytes(kda, 1000, BF16, 64) == 80 * head
+    assert rank_bytes(kda, 1000, BF16, 128) == 80 * (128 * 128 * 4 + 3 * 64 * 3 * 2)
     with pytest.raises(UnitError, match="ranks"):
         rank_bytes(v3, 1000, BF16, 0)
 
