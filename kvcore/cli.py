@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvcore import cli_engine, cli_log, cli_variants
+from kvcore import cli_engine, cli_live, cli_log, cli_variants
 from kvcore.cli_options import Parser, add_model_options, read_batch, term_as_dict
 from kvcore.errors import KVCoreError, UnitError
 from kvcore.model.model import Model
@@ -85,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_variants.add(commands)
     cli_engine.add(commands)
     cli_log.add(commands)
+    cli_live.add(commands)
     return parser
 
 

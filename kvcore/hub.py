@@ -1,27 +1,37 @@
-"""The Hugging Face Hub: the only module that touches the network, and only when `fetch` is called.
+"""The Hugging Face Hub: the only module that touches the network, and only when `fetch` or `download` is called.
 
-It asks for config.json, model.safetensors.index.json and the header of model.safetensors, and for nothing else.
+`fetch` asks for config.json, model.safetensors.index.json and the header of model.safetensors, and for nothing else.
+The live engine alone asks for the list of a repository's files (`listing`) and for whole files (`download`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from kvcore.errors import SourceError
 from kvcore.model.safetensors import INDEX, MAX_INDEX_BYTES, SINGLE, header_bytes, index_bytes
 
+Answer = TypeVar("Answer")
+
 CONFIG = "config.json"
 MAX_CONFIG_BYTES = 2_000_000
 # What is asked of a single weights file on the Hub: headers of single-file models take tens of kilobytes.
 MAX_REMOTE_HEADER_BYTES = 2**20
+_MAX_LISTING_BYTES = 20_000_000
+# A download that stops is taken up where it stopped, so often in a row without a byte in between.
+_DOWNLOAD_TRIES = 4
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_]|[-.](?![-.])){0,94}(?<![-.])"
 HUB_ID = re.compile(rf"{_NAME}/{_NAME}")
@@ -59,6 +69,92 @@ class Fetched:
 
 def fetch(repo_id: str, revision: str, endpoint: str | None, timeout: float) -> Fetched:
     """What the Hub has of a repository, within `timeout` seconds altogether; SourceError says why it has not."""
+    return _within(timeout, _repository(repo_id, revision, endpoint, timeout).fetch, repo_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteFile:
+    """One file of a repository: its size in bytes, and its SHA-256 where the Hub states it (large files), else ""."""
+
+    name: str
+    size: int
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The files at the top of a repository at one commit, by name."""
+
+    repo_id: str
+    commit: str
+    files: Mapping[str, RemoteFile]
+
+
+def listing(repo_id: str, revision: str = "main", timeout: float = 20.0) -> Listing:
+    """What files a repository has, pinned to the commit that `revision` is now; SourceError says why not."""
+    repository = _repository(repo_id, revision, None, timeout)
+    return _within(timeout, repository.listing, repo_id)
+
+
+def download(
+    repo_id: str, commit: str, file: RemoteFile, target: Path, progress: Callable[[int], bool], timeout: float = 20.0
+) -> bool:
+    """Write one file to `target`, going on with what is there of it; False where `progress` stopped it.
+
+    `progress` gets the bytes that are there. `timeout` is the longest silence of the Hub, in seconds. Size and SHA-256
+    are compared with what the Hub states: SourceError where they differ (the file is then removed), where the Hub
+    cannot be reached, or where the disk is full.
+    """
+    target.touch()
+    tries = 0
+    while (here := target.stat().st_size) != file.size:
+        if here > file.size:
+            target.unlink()
+            target.touch()
+            continue
+        if tries == _DOWNLOAD_TRIES:
+            raise SourceError(f"{repo_id}: {_NO_CONNECTION}")
+        time.sleep(0.3 * tries)
+        with suppress(_InterruptedError):
+            if not _repository(repo_id, commit, None, timeout).append(file, target, here, timeout, progress):
+                return False
+        tries = 0 if target.stat().st_size > here else tries + 1
+    if file.sha256 and _sha256(target) != file.sha256:
+        target.unlink()
+        raise SourceError(
+            f"{repo_id}: {file.name} arrived damaged (its SHA-256 is not the one that the Hub states); try again"
+        )
+    return True
+
+
+def cached_snapshots(repo_id: str) -> list[Path]:
+    """Folders of a repository in the library's cache, the one of its main branch first, then the newest."""
+    from huggingface_hub import constants
+
+    if not HUB_ID.fullmatch(repo_id):
+        return []
+    folder = Path(constants.HF_HUB_CACHE, f"models--{repo_id.replace('/', '--')}")
+    try:
+        main = (folder / "refs" / "main").read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        main = ""
+    try:
+        found = [one for one in (folder / "snapshots").iterdir() if one.is_dir()]
+        return sorted(found, key=lambda one: (one.name == main, one.stat().st_mtime), reverse=True)
+    except OSError:
+        return []
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class _InterruptedError(Exception):
+    """A download broke off; what arrived is kept."""
+
+
+def _repository(repo_id: str, revision: str, endpoint: str | None, timeout: float) -> _Repository:
     if not HUB_ID.fullmatch(repo_id):
         raise SourceError(f"{repo_id[:120]!r} is not the id of a model on the Hub; write it as organisation/name")
     from huggingface_hub import constants
@@ -66,10 +162,8 @@ def fetch(repo_id: str, revision: str, endpoint: str | None, timeout: float) -> 
     base = (endpoint or constants.ENDPOINT).rstrip("/")
     if not _ENDPOINT.fullmatch(base):
         raise SourceError("the Hub's endpoint (HF_ENDPOINT) is not an address such as https://huggingface.co")
-    repository = _Repository(
-        repo_id=repo_id, revision=check_revision(revision), endpoint=base, deadline=time.monotonic() + timeout
-    )
-    return _within(timeout, repository.fetch, repo_id)
+    deadline = time.monotonic() + timeout
+    return _Repository(repo_id=repo_id, revision=check_revision(revision), endpoint=base, deadline=deadline)
 
 
 def check_revision(revision: str) -> str:
@@ -125,44 +219,104 @@ class _Repository:
             return Fetched(config=config, checkpoint_bytes=total, commit=commit, weights=f"measured from {name}")
         return Fetched(config=config, commit=commit)
 
+    def listing(self) -> Listing:
+        """The files at the top of the repository, and the commit."""
+        url = f"{self.endpoint}/api/models/{self.repo_id}/revision/{quote(self.revision, safe='')}?blobs=true"
+        data, _ = self._read(url, "list of files", _MAX_LISTING_BYTES)
+        try:
+            answer = json.loads(data)
+            commit = str(answer["sha"])
+            entries = [one for one in answer["siblings"] if "/" not in one["rfilename"] and one.get("size") is not None]
+            files = [
+                RemoteFile(
+                    name=str(one["rfilename"]),
+                    size=int(one["size"]),
+                    sha256=str((one.get("lfs") or {}).get("sha256", "")),
+                )
+                for one in entries
+            ]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise SourceError(f"{self.repo_id}: the Hub's list of its files is not understood") from None
+        if not _COMMIT.fullmatch(commit) or any(file.size < 0 for file in files):
+            raise SourceError(f"{self.repo_id}: the Hub's list of its files is not understood")
+        return Listing(repo_id=self.repo_id, commit=commit, files={file.name: file for file in files})
+
+    def append(
+        self, file: RemoteFile, target: Path, start: int, timeout: float, progress: Callable[[int], bool]
+    ) -> bool:
+        """Add to `target` what comes of a file from byte `start` on; False where `progress` stopped it."""
+        import httpx2
+
+        url = f"{self.endpoint}/{self.repo_id}/resolve/{quote(self.revision, safe='')}/{quote(file.name)}"
+        headers = self._headers() | ({"range": f"bytes={start}-"} if start else {})
+        with self._asked(url, headers, httpx2.Timeout(timeout), httpx2.TransportError) as answer:
+            # A server that gives the whole file instead of the rest is taken at its word.
+            here = start if answer.status_code == 206 else 0
+            with target.open("ab" if here else "wb") as out:
+                for chunk in answer.iter_bytes():
+                    try:
+                        out.write(chunk)
+                    except OSError as problem:
+                        raise SourceError(f"{file.name} cannot be written: {problem.strerror}") from None
+                    here += len(chunk)
+                    if here > file.size:
+                        raise SourceError(f"{self.repo_id}: {file.name} is larger than the Hub said; try again")
+                    if not progress(here):
+                        return False
+        return True
+
     def _get(self, filename: str, limit: int, only_start: bool = False) -> tuple[bytes, str]:
         """A file's bytes, or its first `limit` ones, and the commit that the Hub says it is of."""
+        url = f"{self.endpoint}/{self.repo_id}/resolve/{quote(self.revision, safe='')}/{filename}"
+        return self._read(url, filename, limit, only_start)
+
+    def _read(self, url: str, what: str, limit: int, only_start: bool = False) -> tuple[bytes, str]:
+        import httpx2
+
+        left = max(self.deadline - time.monotonic(), 0.1)
+        limits = httpx2.Timeout(min(left, 10.0), connect=min(left, 5.0))
+        headers = self._headers() | ({"range": f"bytes=0-{limit - 1}"} if only_start else {})
+        with self._asked(url, headers, limits) as answer:
+            commits = [one.headers.get("x-repo-commit", "") for one in (*answer.history, answer)]
+            data = bytearray()
+            for chunk in answer.iter_bytes():
+                data += chunk
+                if time.monotonic() > self.deadline:
+                    raise httpx2.ReadTimeout("")
+                if len(data) > limit:
+                    break
+            if len(data) > limit and not only_start:
+                raise SourceError(f"{self.repo_id}: its {what} is larger than {limit:,} bytes")
+        return bytes(data), next((commit for commit in reversed(commits) if _COMMIT.fullmatch(commit)), "")
+
+    @contextmanager
+    def _asked(
+        self, url: str, headers: dict[str, str], limits: Any, interrupts: type[Exception] | tuple[()] = ()
+    ) -> Iterator[Any]:
+        """The Hub's good answer to a request; SourceError for any other, _InterruptedError for errors to try again."""
         import httpx2
         from huggingface_hub import get_session
 
-        url = f"{self.endpoint}/{self.repo_id}/resolve/{quote(self.revision, safe='')}/{filename}"
-        left = max(self.deadline - time.monotonic(), 0.1)
-        limits = httpx2.Timeout(min(left, 10.0), connect=min(left, 5.0))
         try:
-            with get_session().stream("GET", url, headers=self._headers(only_start, limit), timeout=limits) as answer:
+            with get_session().stream("GET", url, headers=headers, timeout=limits) as answer:
                 if answer.status_code not in (200, 206):
                     status = str(answer.status_code)
                     known = _HUB_ANSWERS.get(answer.headers.get("x-error-code", "")) or _HUB_ANSWERS.get(status)
                     raise SourceError(f"{self.repo_id}: {known or f'the Hub answered with {status}; try again later'}")
-                commits = [one.headers.get("x-repo-commit", "") for one in (*answer.history, answer)]
-                data = bytearray()
-                for chunk in answer.iter_bytes():
-                    data += chunk
-                    if time.monotonic() > self.deadline:
-                        raise httpx2.ReadTimeout("")
-                    if len(data) > limit:
-                        break
-                if len(data) > limit and not only_start:
-                    raise SourceError(f"{self.repo_id}: its {filename} is larger than {limit:,} bytes")
+                yield answer
+        except interrupts:
+            raise _InterruptedError from None
         except UnicodeError:
             raise SourceError(f"{self.repo_id}: HF_TOKEN holds a character that no token has; set it anew") from None
         except httpx2.TimeoutException:
             raise SourceError(f"{self.repo_id}: {_TOO_SLOW}") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError):
             raise SourceError(f"{self.repo_id}: {_NO_CONNECTION}") from None
-        return bytes(data), next((commit for commit in reversed(commits) if _COMMIT.fullmatch(commit)), "")
 
-    def _headers(self, only_start: bool, limit: int) -> dict[str, str]:
+    def _headers(self) -> dict[str, str]:
         from huggingface_hub import constants, get_token
 
         headers = {"user-agent": "kv-cache-explorer", "accept-encoding": "identity"}
-        if only_start:
-            headers["range"] = f"bytes=0-{limit - 1}"
         # Another address, which a page's visitor may have typed, is not given the operator's token.
         is_own = self.endpoint == constants.ENDPOINT.rstrip("/")
         if is_own and not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
@@ -170,9 +324,9 @@ class _Repository:
         return headers
 
 
-def _within(seconds: float, work: Callable[[], Fetched], repo_id: str) -> Fetched:
+def _within(seconds: float, work: Callable[[], Answer], repo_id: str) -> Answer:
     """What `work` returns, or SourceError after `seconds`: looking up a host's name heeds no other time limit."""
-    future: Future[Fetched] = Future()
+    future: Future[Answer] = Future()
 
     def run() -> None:
         try:

@@ -44,9 +44,14 @@ def variant_weights(model: Model, layers: Layers, key: int, value: int) -> tuple
         )
     if attention == sum(part.parameters for part in model.weights if part.name in _REPLACED):
         return model.weights
-    made = WeightPart(name="attention", parameters=attention, active_parameters=attention, formula="as the variant")
-    kept = [part for part in model.weights if part.name not in _REPLACED]
-    return (*([made] if attention else []), *kept)
+    made = WeightPart(name="attention", parameters=attention, active_parameters=attention)
+    place = next((at for at, part in enumerate(model.weights) if part.name in _REPLACED), 0)
+    parts = [
+        made if at == place else part
+        for at, part in enumerate(model.weights)
+        if at == place or part.name not in _REPLACED
+    ]
+    return tuple(part for part in parts if part.parameters)
 
 
 def _attending(layer: tuple[Memory, ...]) -> Memory | None:

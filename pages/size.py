@@ -9,6 +9,7 @@ from kvcore.formats import KVFormat
 from kvcore.size import SizeResult, size
 from pages.ui import cards, shell, theme, trio, words
 from pages.ui import size_parts as parts
+from pages.ui.plain import plain
 
 chosen, scenario = shell.current()
 model = chosen.model
@@ -22,12 +23,12 @@ def resolve() -> tuple[KVFormat, SizeResult]:
         kv = model.resolve_format(scenario.kv)
         return kv, size(model, scenario.tokens, kv.name, scenario.batch, source)
     except KVCoreError as problem:
-        st.warning(f"{problem}. Shown with the model's own format.", icon=":material/info:")
+        st.warning(f"{plain(str(problem))}. Shown with the model's own format.", icon=":material/info:")
         return model.resolve_format(), size(model, scenario.tokens, "auto", scenario.batch, source)
 
 
 kv, result = resolve()
-st.title(words.answer(chosen.name, result), anchor=False)
+st.title(words.answer(plain(chosen.name), result), anchor=False)
 st.caption(words.scenario_words(chosen, scenario, kv, result))
 cards.row(parts.big_numbers(chosen, scenario, kv, result))
 

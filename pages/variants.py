@@ -7,6 +7,7 @@ import streamlit as st
 from pages.ui import cards, shell, state, theme, variant_controls, variant_lessons, variant_more
 from pages.ui import variant_parts as parts
 from pages.ui import variant_words as words
+from pages.ui.plain import plain
 
 chosen, scenario = shell.current()
 options = state.variant_options()
@@ -17,11 +18,11 @@ found = parts.facts(shown, scenario, place)
 mine = found[rung.design]
 lesson = variant_lessons.shown(scenario, options)
 
-st.title(words.title(chosen.name, shown, rung), anchor=False)
+st.title(words.title(plain(chosen.name), shown, rung), anchor=False)
 st.caption(words.scenario_line(shown, scenario, rung))
 if lesson is not None:
     st.info(f"**{variant_lessons.title(lesson)}.** {variant_lessons.sentence(lesson)}", icon=":material/school:")
-cards.row(parts.big_numbers(mine, scenario, place))
+cards.row(parts.big_numbers(mine, shown, scenario, place))
 variant_controls.pick(shown, rung)
 with st.container(key="ladder", gap="xsmall"):
     parts.ladder_and_diagram(shown, rung, scenario, colours)

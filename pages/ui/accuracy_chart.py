@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from kvcore.recorded import Case
 from pages.ui import accuracy_words as words
+from pages.ui.plain import in_chart
 from pages.ui.theme import FONT_SIZE, Palette, figure
 
 # Engine: (place in the palette, mark). Ports of vLLM plan with vLLM's code and look like it.
@@ -100,8 +101,9 @@ def _hover(row: Case) -> str:
     version = f" {row.engine_version}" if row.engine_version else ""
     rounding = " (within the rounding)" if row.difference and not row.error else ""
     far = "" if row.difference is None else f"<br>difference {words.percent(row.difference)}{rounding}"
+    what = f"{words.engine(row.engine)}{version}: {row.compared}"
     return (
-        f"<b>{words.short(row.model)}</b><br>{words.engine(row.engine)}{version}: {row.compared}"
+        f"<b>{in_chart(words.short(row.model))}</b><br>{in_chart(what)}"
         f"<br>reported {words.in_units(row.reported, row.unit)}"
         f"<br>predicted {words.in_units(row.predicted, row.unit)}{far}"
     ).replace("{", "(")
@@ -122,7 +124,7 @@ def _number(row: Case, place: int, colours: Palette) -> dict[str, Any]:
 def _key(named: list[Case], colours: Palette) -> dict[str, Any]:
     """The names to the numbers, in the corner below the line, where nothing is drawn."""
     lines = [
-        f"<b>{place}</b> {words.short(row.model)[:28]} {words.percent(row.difference or 0)}"
+        f"<b>{place}</b> {in_chart(words.short(row.model)[:28])} {words.percent(row.difference or 0)}"
         for place, row in enumerate(named, 1)
     ]
     return {

@@ -16,6 +16,7 @@ from kvcore.scenario import Scenario
 from pages.ui import accuracy_words as words
 from pages.ui import models, state
 from pages.ui.own import UPLOAD_MB
+from pages.ui.plain import plain
 
 EXAMPLE, EXAMPLE_MODEL = "gemma3-27b-text-bs16-mnbt2048", "google/gemma-3-27b-it"
 AS_NAMED = "as named"
@@ -103,7 +104,7 @@ def _answer(readings: tuple[LogReading, ...], now: Scenario) -> None:
     (one,) = explain_all((readings[place],), None if wanted == AS_NAMED else wanted)
     entry = catalogue.find(one.model.name) if one.model else None
     name = entry.display_name if entry else ""
-    st.markdown(f"#### {_plain(words.verdict(one, name))}")
+    st.markdown(f"#### {plain(words.verdict(one, name))}")
     left, right = st.columns([2, 3], gap="large")
     with left:
         _recognised(one, name)
@@ -154,23 +155,18 @@ def _figures(one: Explanation) -> None:
     else:
         st.markdown("The log states no figure that can be compared: it ends before the line with the cache's size.")
     if one.refused:
-        st.warning(one.refused[0].upper() + one.refused[1:], icon=":material/info:")
+        st.warning(plain(one.refused[0].upper() + one.refused[1:]), icon=":material/info:")
         return
     alone, shared = words.reasons(one.figures)
     st.markdown("**Why**")
-    lines = [f"- {name}: {_plain(text)}" for name, text in alone]
-    lines += [f"- {_plain(text)}" for text in (*shared, *one.notes)]
+    lines = [f"- {plain(name)}: {plain(text)}" for name, text in alone]
+    lines += [f"- {plain(text)}" for text in (*shared, *one.notes)]
     st.markdown("\n".join(lines))
 
 
 def _row(figure: Figure) -> tuple[str, ...]:
     values = (words.value(figure.name, figure.reported), words.value(figure.name, figure.predicted))
     return (words.figure(figure.name), *values, words.difference(figure))
-
-
-def _plain(text: str) -> str:
-    """Text that may hold a log's words, shown as it is and not as markup."""
-    return "".join(f"\\{mark}" if mark in "\\`*_{}[]<>()#+!|$~:" else mark for mark in text)
 
 
 def _carry(one: Explanation, name: str, now: Scenario) -> None:
@@ -180,7 +176,7 @@ def _carry(one: Explanation, name: str, now: Scenario) -> None:
         return
     found = scenario_of(one.reading, one.model, one.model.name)
     scenario = replace(now, model=found.model, config=found.config, tokens=found.tokens, kv=found.kv, bound=False)
-    carried = f"{name}, {found.tokens:,} tokens, cache format {found.kv}"
+    carried = plain(f"{name}, {found.tokens:,} tokens, cache format {found.kv}")
     if st.button("Open it on the Size screen", key="log_carry", on_click=state.show, args=(scenario,),
                  icon=":material/arrow_forward:"):  # fmt: skip
         st.switch_page("pages/size.py")

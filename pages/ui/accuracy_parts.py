@@ -13,6 +13,7 @@ from pages.ui import accuracy_words as words
 from pages.ui import tables, theme
 from pages.ui.accuracy_chart import NAMED, scatter
 from pages.ui.cards import Card
+from pages.ui.plain import plain
 
 
 def big_numbers(rows: tuple[Case, ...]) -> list[Card]:
@@ -132,11 +133,12 @@ def _reasons(far: list[Case]) -> None:
 def _chosen(model_type: str, model: str) -> None:
     """What the records say of the family of the scenario's model."""
     mine = [row for row in cases() if row.counted and row.family == model_type]
+    whose = plain(f"{model} ({model_type})")
     if mine:
         met = sum(row.within(0.005) for row in mine)
-        st.caption(f"Of the family of {model} ({model_type}): {met} of {len(mine)} counted cases within 0.5%.")
+        st.caption(f"Of the family of {whose}: {met} of {len(mine)} counted cases within 0.5%.")
     else:
-        st.caption(f"No counted case is of the family of {model} ({model_type}).")
+        st.caption(f"No counted case is of the family of {whose}.")
 
 
 def frame(rows: list[Case]) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from kvcore.hardware import CapacityLine
 from kvcore.model import Model
 from kvcore.size import curve, growth_laws
 from kvcore.units import GIB, MAX_TOKENS, format_bytes, format_tokens
+from pages.ui.plain import in_chart
 from pages.ui.theme import FONT_SIZE, Palette, figure, series_colours
 
 _POINTS = 200
@@ -103,7 +104,7 @@ def line_traces(line: Line, xs: np.ndarray, ys: np.ndarray, look: tuple[str, str
     """A line up to the model's context limit, and its thin continuation beyond."""
     colour, dash = look
     limit = line.model.context_limit or int(xs[-1])
-    traces = []
+    name, traces = in_chart(line.name), []
     for inside, beyond in ((xs <= limit, False), (xs >= limit, True)):
         if int(inside.sum()) < 2:
             continue
@@ -112,12 +113,12 @@ def line_traces(line: Line, xs: np.ndarray, ys: np.ndarray, look: tuple[str, str
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": line.name,
+                "name": name,
                 "x": xs[inside].tolist(),
                 "y": [int(value) / GIB for value in ys[inside]],
                 "line": {"color": colour, **stroke},
                 "customdata": [format_bytes(int(value)) for value in ys[inside]],
-                "hovertemplate": f"{line.name}: %{{customdata}}{' beyond its limit' if beyond else ''}<extra></extra>",
+                "hovertemplate": f"{name}: %{{customdata}}{' beyond its limit' if beyond else ''}<extra></extra>",
             }
         )
     return traces
@@ -133,7 +134,7 @@ def y_range(curves: list[np.ndarray]) -> tuple[float, float]:
 def capacity_shape(card: CapacityLine, colours: Palette) -> dict[str, Any]:
     """A horizontal line at an amount of memory, with its name."""
     label = {
-        "text": f"\u2002{card.label}",
+        "text": f"\u2002{in_chart(card.label)}",
         "textposition": "start",
         "yanchor": "bottom",
         "font": {"size": FONT_SIZE, "color": colours.muted},
@@ -178,7 +179,7 @@ def bend_marks(line: Line, first: int, last: int, batch: int, colour: str, colou
         "x": places,
         "y": [int(value) / GIB for value in held],
         "marker": {"size": 13, "symbol": "diamond", "color": colours.background, "line": {"color": colour, "width": 3}},
-        "customdata": [f"{line.name}: windows of {place:,} tokens are full" for place in places],
+        "customdata": [f"{in_chart(line.name)}: windows of {place:,} tokens are full" for place in places],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
 
@@ -220,7 +221,7 @@ def _end_labels(
             "yanchor": "bottom",
             "yshift": 2,
         }
-        labels.append(free_text(line.name, colours, colour=look[line.id][0], **at))
+        labels.append(free_text(in_chart(line.name), colours, colour=look[line.id][0], **at))
     return labels
 
 

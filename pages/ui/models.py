@@ -12,6 +12,7 @@ from kvcore.errors import KVCoreError, ModelError
 from kvcore.model import Model, model_from_config
 from kvcore.scenario import DEFAULT_MODEL, encode_config
 from kvcore.units import format_count
+from pages.ui.plain import tidy_name
 
 OWN = "own"  # the option of the picker that stands for the reader's own model
 
@@ -99,7 +100,7 @@ def from_own(loaded: sources.Loaded, name: str = "") -> Chosen:
     where = {"pasted": "pasted here", "upload": "uploaded here", "gguf": "uploaded .gguf", "hub": "Hugging Face Hub"}
     return Chosen(
         id=OWN,
-        name=name or _own_name(loaded),
+        name=tidy_name(name) or _own_name(loaded),
         model=loaded.model,
         origin=where.get(loaded.origin, loaded.origin),
         detail=loaded.detail,
@@ -108,8 +109,8 @@ def from_own(loaded: sources.Loaded, name: str = "") -> Chosen:
 
 
 def _own_name(loaded: sources.Loaded) -> str:
-    stated = loaded.model.name.rsplit("/", 1)[-1]
-    return stated if stated not in ("", loaded.model.model_type) else f"Your {loaded.model.model_type} model"
+    stated = tidy_name(loaded.model.name.rsplit("/", 1)[-1])
+    return stated if stated not in ("", loaded.model.model_type) else tidy_name(f"Your {loaded.model.model_type} model")
 
 
 def default() -> Chosen:

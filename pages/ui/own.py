@@ -7,6 +7,7 @@ import streamlit as st
 from kvcore import sources
 from pages.ui import state
 from pages.ui.models import Refusal
+from pages.ui.plain import plain, tidy_name
 
 UPLOAD_MB = 6
 EXAMPLE = '{"model_type": "llama", "num_hidden_layers": 32, …}'
@@ -57,14 +58,14 @@ def _fetch() -> None:
 
 def problems(refusal: Refusal | None) -> None:
     """Sentences about what could not be taken, and the box of a refused configuration."""
-    messages = list(dict.fromkeys(st.session_state.pop("problems", [])))
+    messages = [plain(message) for message in dict.fromkeys(st.session_state.pop("problems", []))]
     if messages:
         text = messages[0] if len(messages) == 1 else "\n".join(f"- {message}" for message in messages)
         st.warning(text, icon=":material/info:")
     if refusal is None:
         return
     with st.container(key="refusal", gap="small"):
-        st.error(f"**{refusal.name}**: {refusal.message}.", icon=":material/error:")
+        st.error(f"**{plain(tidy_name(refusal.name))}**: {plain(refusal.message)}.", icon=":material/error:")
         if refusal.keys and (refusal.bound or refusal.catalogued):
             with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
                 st.button("Answer with an upper bound", key="bound_go", on_click=_bound, args=(refusal,))

@@ -13,7 +13,7 @@ from pages.ui.models import Chosen
 ROOT = Path(__file__).parents[2]
 _INSIDE = "inside_shell"
 # One line a screen, in the order of the navigation.
-SCREENS = (("size", "Size"), ("variants", "Variants"), ("accuracy", "Accuracy"))
+SCREENS = (("size", "Size"), ("variants", "Variants"), ("live", "Live"), ("accuracy", "Accuracy"))
 
 
 def run() -> None:

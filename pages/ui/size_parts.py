@@ -19,6 +19,7 @@ from pages.ui import heard, models, state, strip, theme, words
 from pages.ui.cards import Card
 from pages.ui.charts import Line, growth_chart
 from pages.ui.models import Chosen, Refusal
+from pages.ui.plain import plain
 
 CAPACITIES = (("rtx-4090", 1), ("h100-sxm", 1), ("mi300x", 1), ("h100-sxm", 8))
 
@@ -57,11 +58,11 @@ def share_card(model: Model, result: SizeResult) -> Card:
     share = result.resident_bytes / weights.bytes
     value = f"{share:.1%}" if share < 10 else f"{share:,.0f} ×"
     estimated = weights.knowledge == "estimated"
-    line = f"of {'≈ ' if estimated else ''}{format_bytes(weights.bytes, 1)} weights in {weights.format}"
+    line = f"of {'≈ ' if estimated else ''}{format_bytes(weights.bytes, 1)} weights in {plain(weights.format)}"
     why = (
-        f"Counted from the configuration: {weights.formula}. Biases and image or audio towers are not counted."
+        f"Counted from the configuration: {plain(weights.formula)}. Biases and image or audio towers are not counted."
         if estimated
-        else f"Exact: {weights.formula}."
+        else f"Exact: {plain(weights.formula)}."
     )
     return Card(label="Of the weights", value=f"≈ {value}" if estimated else value, line=line, help=why)
 
@@ -89,7 +90,7 @@ def growth(chosen: Chosen, scenario: Scenario, kv: KVFormat, colours: theme.Pale
     st.plotly_chart(figure, theme=None, config=theme.chart_config("kv-cache-growth"), alt=alt, key="growth_chart")
     held = [resident_bytes(line.model, scenario.tokens, line.kv, scenario.batch, line.source) for line in lines]
     others = [(line.name, amount) for line, amount in zip(lines[1:], held[1:], strict=True)]
-    st.caption(words.compared(held[0], others, scenario.tokens) + words.chart_caption(scenario))
+    st.caption(plain(words.compared(held[0], others, scenario.tokens)) + words.chart_caption(scenario))
 
 
 def _compared(scenario: Scenario, main: str) -> list[Line]:
@@ -110,7 +111,7 @@ def _compared(scenario: Scenario, main: str) -> list[Line]:
 def layers(model: Model, scenario: Scenario, kv: KVFormat, colours: theme.Palette) -> None:
     """Where it sits: every layer by what it keeps."""
     rows = words.groups(model, scenario.tokens, kv, scenario.source or None)
-    st.subheader(words.where_sentence(model, rows), anchor=False)
+    st.subheader(plain(words.where_sentence(model, rows)), anchor=False)
     st.html(strip.strip(model, rows, colours))
 
 
@@ -185,14 +186,14 @@ def read(chosen: Chosen) -> None:
     reading = chosen.model.reading
     label = f"What was read: {words.plural(len(reading.keys_used), 'key')} used, {len(reading.keys_ignored)} ignored"
     with st.expander(label):
-        st.markdown(words.origin(chosen))
-        st.markdown("\n".join(f"- {note}" for note in reading.notes))
+        st.markdown(plain(words.origin(chosen)))
+        st.markdown("\n".join(f"- {plain(note)}" for note in reading.notes))
         rows = [(key, value, "stated") for key, value in reading.keys_used]
         rows += [(key, value, "default of the architecture") for key, value in reading.defaults_used]
         table = {name: [row[at] for row in rows] for at, name in enumerate(("key", "value", "how"))}
         st.dataframe(table, hide_index=True, height="content", alt="Keys that were used, with their values", key="keys")
         if reading.keys_ignored:
-            listed = ", ".join(f"`{key}`" for key in reading.keys_ignored)
+            listed = ", ".join(plain(key) for key in reading.keys_ignored)
             st.markdown(f"Ignored, because they do not change the cache: {listed}")
 
 

@@ -21,6 +21,7 @@ import streamlit as st
 from kvcore import catalogue, sources
 from kvcore.errors import KVCoreError, UnitError
 from kvcore.formats import ELEMENT_FORMATS
+from kvcore.live.link import LiveOptions
 from kvcore.scenario import DEFAULT_MODEL, Scenario, decode_config
 from kvcore.units import check_batch, format_tokens, parse_bytes, parse_tokens
 from kvcore.variant_options import VariantOptions, read_gpus
@@ -30,11 +31,13 @@ from pages.ui.models import OWN, Chosen, Refusal
 SAME = "same"  # values stored as the keys are
 KEYS = ("model", "tokens", "batch", "k_format", "v_format", "source", "compare", "budget", "bound",
         "engine", "gpu", "tp", "designs", "design", "weights", "gpus", "other", "trend")  # fmt: skip
-VARIANTS = "variants"
+VARIANTS, LIVE = "variants", "live"
 MAX_RANKS = 4096
 _SEEN = "seen_query"
 _SHADOW = "shadow"
 _TURNED = "turned_page"
+_ARRIVED = "query_on_arrival"
+_LEFT_EMPTY = "address_left_empty"
 
 
 def begin(page: str) -> None:
@@ -43,7 +46,11 @@ def begin(page: str) -> None:
     query = st.query_params.to_dict()
     touched = any(key in state and state[key] != state.get(_SHADOW, {}).get(key) for key in KEYS)
     outside = _SEEN not in state or (query != state[_SEEN] and page == state.get("page") and not touched)
+    arrived: dict[str, dict[str, str]] = state.setdefault(_ARRIVED, {})
     if outside:
+        # Back to where a page was turned to: its address was empty there, and the view was not the plain one.
+        state[_LEFT_EMPTY] = not query and bool(arrived.get(page))
+        query = query or arrived.get(page, {})
         scenario, problems = Scenario.from_query(query)
         state["problems"] = list(problems)
         adopt(scenario)
@@ -51,6 +58,10 @@ def begin(page: str) -> None:
             options, more = VariantOptions.from_query(query)
             state["problems"] += more
             adopt_options(options)
+        if page == LIVE:
+            chosen, more = LiveOptions.from_query(query)
+            state["problems"] += more
+            state.update({one.name: getattr(chosen, one.name) for one in fields(LiveOptions)})
     else:
         # A control that two pages have in common is another one on each: it takes the value only if it is set anew.
         for key, value in state.get(_SHADOW, {}).items():
@@ -58,6 +69,8 @@ def begin(page: str) -> None:
                 state[key] = value
     state[_TURNED] = page != state.get("page")
     state["page"] = page
+    if state[_TURNED] and "scenario" in state:
+        arrived[page] = _query(state["scenario"])
 
 
 def adopt(scenario: Scenario) -> None:
@@ -120,6 +133,14 @@ def show(scenario: Scenario, options: VariantOptions | None = None) -> None:
     adopt(replace(scenario, engine=now.engine, gpu=now.gpu, tp=now.tp))
     if options is not None:
         adopt_options(options)
+    # The button may lead to another page, which takes over what is remembered here.
+    _remember()
+
+
+def _remember() -> None:
+    """Keep what the controls hold, for runs and pages that do not show them."""
+    state = st.session_state
+    state[_SHADOW] = {key: state[key] for key in KEYS if key in state}
 
 
 def _adopt_config(scenario: Scenario) -> None:
@@ -223,18 +244,32 @@ def finish(now: Scenario) -> None:
     """Write the address, and remember what the controls hold; call last in every run."""
     state = st.session_state
     query = _query(now)
+    if state.pop(_LEFT_EMPTY, False):
+        # Writing the address would put an entry before this one, and nobody could go back any further.
+        state[_SEEN], state["scenario"] = {}, now
+        _remember()
+        return
     # Turning to another page empties the browser's address without a word to the server.
     if state[_TURNED] or st.query_params.to_dict() != query:
         st.query_params.from_dict(query)
     state[_SEEN] = query
     state["scenario"] = now
-    state[_SHADOW] = {key: state[key] for key in KEYS if key in state}
+    _remember()
 
 
 def _query(now: Scenario) -> dict[str, str]:
     """The address's parameters on the page that is open."""
-    further = variant_options().to_query() if st.session_state["page"] == VARIANTS else {}
-    return now.to_query() | further
+    page = st.session_state["page"]
+    if page == VARIANTS:
+        return now.to_query() | variant_options().to_query()
+    return now.to_query() | (_live_options().to_query() if page == LIVE else {})
+
+
+def _live_options() -> LiveOptions:
+    """What the controls of the Live screen say; a control that holds nothing counts as its default."""
+    plain, state = LiveOptions(), st.session_state
+    values = {one.name: state.get(one.name) for one in fields(LiveOptions)}
+    return replace(plain, **{name: value for name, value in values.items() if value is not None})
 
 
 def link(now: Scenario) -> str:

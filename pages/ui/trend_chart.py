@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from kvcore.trend import CLASSES, CONTEXT_TOKENS, AttentionClass, Period, TrendPoint, percent, periods
 from kvcore.units import KIB, format_bytes, format_count, format_tokens
+from pages.ui.plain import in_chart
 from pages.ui.theme import FONT_SIZE, Palette, figure
 from pages.ui.trend_labels import Label, Window, arrange
 
@@ -228,7 +229,7 @@ def _hover(point: TrendPoint, copies: list[str]) -> str:
     when = f"{point.released:%B %Y}"
     size = "parameters not known" if point.parameters is None else f"{format_count(point.parameters)} parameters"
     lines = [
-        f"<b>{point.name}</b>",
+        f"<b>{in_chart(point.name)}</b>",
         f"{when}, {size}",
         LOOKS[point.attention][1],
         f"{format_bytes(point.average_bytes_per_token)} for each of {format_tokens(CONTEXT_TOKENS)} tokens, 16 bits",
@@ -240,7 +241,7 @@ def _hover(point: TrendPoint, copies: list[str]) -> str:
     if point.share_of_mha is not None:
         lines.append(f"{percent(point.share_of_mha)} of full multi-head attention")
     if copies:
-        lines.append(f"the same as {', '.join(copies[:2])}{' and others' if len(copies) > 2 else ''}")
+        lines.append(f"the same as {in_chart(', '.join(copies[:2]))}{' and others' if len(copies) > 2 else ''}")
     return "<br>".join(lines).replace("{", "(")
 
 

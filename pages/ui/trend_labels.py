@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pages.ui.plain import in_chart
 from pages.ui.theme import FONT_SIZE, Palette
 
 # The plot without its axes and key, in pixels, on a phone and on a wide screen: what fits in both fits between, for a
@@ -132,7 +133,7 @@ def _costs(
 
 def _note(label: Label, side: str, rise: int, colours: Palette) -> dict[str, Any]:
     ink = colours.ink if label.strong else colours.muted
-    text = short(label.text)
+    text = in_chart(short(label.text))
     return {
         "x": label.x, "y": label.y, "ax": _BESIDE[side], "ay": rise,
         "xanchor": side, "yanchor": "middle", "text": f"<b>{text}</b>" if label.strong else text,

@@ -18,6 +18,7 @@ from pages.ui import cards, controls, words
 from pages.ui import trio_words as text
 from pages.ui.cards import Card
 from pages.ui.models import Chosen
+from pages.ui.plain import plain
 
 RANKS = ("1", "2", "4", "8", "16", "32", "64")
 
@@ -26,7 +27,7 @@ def section(chosen: Chosen, scenario: Scenario, kv: KVFormat, result: SizeResult
     """The whole section; what an engine refuses is said in its sentence, and the rest stays."""
     reserved = _reserve(chosen, scenario, result, scenario.tp)
     one = result.resident_bytes // scenario.batch
-    st.subheader(text.headline(one, reserved, scenario.budget), anchor=False)
+    st.subheader(plain(text.headline(one, reserved, scenario.budget)), anchor=False)
     _controls()
     remark = text.too_large(parse_bytes(scenario.budget), accelerator(scenario.gpu))
     if remark:
@@ -88,7 +89,7 @@ def _refusal(reserved: Reservation) -> Card:
     return Card(
         label=f"Reserved by {text.ENGINES[reserved.engine]}",
         value="no figure",
-        line=text.refusal(reserved),
+        line=plain(text.refusal(reserved)),
         rule=reserved.versions,
     )
 
@@ -109,7 +110,7 @@ def _aside(
         label=f"Reserved by {text.ENGINES[reserved.engine]}",
         value=format_bytes(layout.bytes_per_request),
         line=f"{rank} for a request of {layout.max_model_len:,} tokens, {limit}. {compared[:1].upper()}{compared[1:]}.",
-        more=" ".join(why[:2]),
+        more=plain(" ".join(why[:2])),
         rule=reserved.versions,
     )
     return card, why
@@ -119,11 +120,11 @@ def _reported(scenario: Scenario, reserved: Reservation) -> Card:
     name, capacity = text.ENGINES[reserved.engine], reserved.capacity
     label = f"Reported by {name}"
     if capacity is None:
-        return Card(label=label, value="no figure", line=text.refusal(reserved), rule=reserved.versions)
+        return Card(label=label, value="no figure", line=plain(text.refusal(reserved)), rule=reserved.versions)
     if text.shortfall(reserved):
-        said = text.short_of(reserved, scenario.budget)
+        said = plain(text.short_of(reserved, scenario.budget))
         return Card(label=label, value="does not start", line=said, rule=reserved.versions)
-    line = f"with {scenario.budget} on each rank: {text.requests_at_once(reserved)}"
+    line = f"with {plain(scenario.budget)} on each rank: {text.requests_at_once(reserved)}"
     if not capacity.log_lines:
         label, line = f"Room in {name}", f"{line}; it logs nothing about it"
     return Card(label=label, value=f"{capacity.kv_cache_size_tokens:,} tokens", line=line, rule=reserved.versions)
@@ -148,7 +149,7 @@ def _stored(chosen: Chosen, reserved: Reservation, why: list[str]) -> None:
     with st.expander(f"How {text.ENGINES[reserved.engine]} stores it"):
         stored, computed = st.columns([3, 2], gap="large")
         with stored:
-            st.markdown("\n".join(f"- {one}" for one in [*why, *_always(reserved)]))
+            st.markdown("\n".join(f"- {plain(one)}" for one in [*why, *_always(reserved)]))
             groups = made.groups(layout)
             counts = {str(name): st.column_config.NumberColumn(format="localized") for name in groups.columns[2:]}
             st.dataframe(

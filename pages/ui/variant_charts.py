@@ -13,6 +13,7 @@ from kvcore.model import Model
 from kvcore.units import format_bytes
 from pages.ui import variant_words as words
 from pages.ui.head_diagram import edge
+from pages.ui.plain import in_chart
 from pages.ui.theme import FONT_SIZE, Palette, figure
 
 # What a rung is drawn as: the first of these that any of its layers keeps.
@@ -61,7 +62,7 @@ def ladder_chart(rungs: Sequence[Rung], chosen: Rung, colours: Palette) -> tuple
         "textposition": "outside",
         "textfont": {"size": FONT_SIZE, "color": colours.ink},
         "cliponaxis": False,
-        "customdata": [words.keeps(rung.model) for rung in rungs],
+        "customdata": [in_chart(words.keeps(rung.model)) for rung in rungs],
         "hovertemplate": "%{text}<br>%{customdata}<extra></extra>",
     }  # fmt: skip
     high = max(held, default=1) or 1
@@ -100,7 +101,7 @@ def is_logarithmic(rungs: Sequence[Rung]) -> bool:
 
 
 def _name(rung: Rung, chosen: Rung) -> str:
-    name = words.label(rung)
+    name = in_chart(words.label(rung))
     return f"<b>{name}</b>" if rung is chosen else name
 
 

@@ -13,6 +13,7 @@ from kvcore.variants import STATES
 from kvcore.weight_formats import WEIGHT_FORMATS
 from pages.ui import controls
 from pages.ui import variant_words as words
+from pages.ui.plain import plain
 
 GPUS = ("auto", "1", "2", "4", "8", "16")
 MORE_DESIGNS = (
@@ -41,9 +42,9 @@ def pick(shown: Ladder, chosen: Rung) -> None:
     refused = [f"{words.design_words(design)}: {why}" for design, why in shown.refused if design not in DEFAULT_DESIGNS]
     quiet = [words.design_words(design) for design, _ in shown.refused if design in DEFAULT_DESIGNS]
     if quiet and shown.mha_bytes is not None:
-        refused.append(f"Not possible for this model: {', '.join(quiet)} ({_reason(shown)})")
+        refused.append(f"Not possible here: {', '.join(quiet)} ({_reason(shown)})")
     if refused:
-        st.caption(". ".join(refused) + ".")
+        st.caption(plain(". ".join(refused) + "."))
 
 
 def _reason(shown: Ladder) -> str:

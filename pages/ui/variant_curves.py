@@ -17,6 +17,7 @@ from pages.ui import charts, variant_charts
 from pages.ui import variant_words as words
 from pages.ui.charts import Line
 from pages.ui.head_diagram import edge
+from pages.ui.plain import in_chart
 from pages.ui.theme import FONT_SIZE, Chart, Palette, figure
 
 _DASHES = {"state": "dot", "latent": "dashdot", "compressed": "dashdot", "sliding": "dash", "chunked": "dash"}
@@ -112,12 +113,12 @@ def _trace(one: Curve, xs: np.ndarray) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": one.line.name,
+        "name": in_chart(one.line.name),
         "x": xs.tolist(),
         "y": [int(value) / GIB for value in one.held],
         "line": {"color": one.colour, "width": 4.5 if one.chosen else 2.5, "dash": one.dash},
         "customdata": [format_bytes(int(value)) for value in one.held],
-        "hovertemplate": f"{one.line.name}: %{{customdata}}<extra></extra>",
+        "hovertemplate": f"{in_chart(one.line.name)}: %{{customdata}}<extra></extra>",
     }
 
 
@@ -133,7 +134,7 @@ def _names(
     gap = 0.05 * (last - math.log10(int(xs[0])))
     notes, shapes = [], []
     for one, end, place in zip(ordered, ends, places, strict=True):
-        text = f"<b>{one.short}</b>" if one.chosen else one.short
+        text = f"<b>{in_chart(one.short)}</b>" if one.chosen else in_chart(one.short)
         at: dict[str, Any] = {"x": last + gap, "y": place, "xanchor": "left", "yanchor": "middle", "xshift": 3}
         notes.append(charts.free_text(text, colours, colour=one.colour, **at))
         shapes.append(

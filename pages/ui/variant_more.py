@@ -22,6 +22,7 @@ from pages.ui import html_table, models, state, theme, variant_lessons
 from pages.ui import variant_words as words
 from pages.ui.charts import Line, growth_chart
 from pages.ui.models import Chosen, Refusal
+from pages.ui.plain import plain
 from pages.ui.size_parts import CAPACITIES
 from pages.ui.trend_chart import trend_chart
 
@@ -158,7 +159,7 @@ def against(chosen: Chosen, scenario: Scenario, options: VariantOptions, colours
         next(one for one in _OPPOSITE if one != chosen.id)
     ]
     found = _comparisons(chosen, scenario, options, others)
-    st.subheader(found[0][2].per_token if found else f"{chosen.name} against another model", anchor=False)
+    st.subheader(plain(found[0][2].per_token if found else f"{chosen.name} against another model"), anchor=False)
     pick, stored = st.columns([4, 1.4], vertical_alignment="bottom")
     with pick:
         st.multiselect(
@@ -177,8 +178,8 @@ def against(chosen: Chosen, scenario: Scenario, options: VariantOptions, colours
         return
     for at, (_, _, one) in enumerate(found):
         if at:
-            st.markdown(f"**{one.per_token}**")
-        st.markdown(one.at_length)
+            st.markdown(f"**{plain(one.per_token)}**")
+        st.markdown(plain(one.at_length))
     kv = found[0][1][0]
     lines = [Line(id=chosen.id, name=chosen.name, model=chosen.model, kv=kv, source=scenario.source or None)]
     lines += [Line(id=name, name=line.name, model=line.model, kv=line.kv) for name, (_, line), _ in found]
@@ -205,7 +206,7 @@ def _comparisons(
     for model_id in others:
         other = models.from_catalogue(model_id)
         if isinstance(other, Refusal):
-            st.caption(f"{other.name}: {other.message}.")
+            st.caption(plain(f"{other.name}: {other.message}."))
             continue
         theirs = _format(other, kv.name if options.other == "same" else options.other)
         line = Line(id=model_id, name=other.name, model=other.model, kv=theirs)
@@ -231,7 +232,7 @@ def _format(chosen: Chosen, name: str) -> KVFormat:
 def _against_row(name: str, kv: KVFormat, one: Comparison, mine: bool) -> list[str | tuple[str, str]]:
     per_token = one.per_token_a if mine else one.per_token_b
     held = one.resident_a if mine else one.resident_b
-    factor = Fraction(one.resident_b, one.resident_a) if one.resident_a else None
+    factor = Fraction(one.resident_b, one.resident_a) if one.resident_a and one.resident_b else None
     return [
         name,
         kv.name,
@@ -287,6 +288,6 @@ def lessons() -> None:
             with column:
                 st.markdown(f"**{lesson.title}**\n\n{variant_lessons.sentence(name)}")
                 st.button(
-                    "Show this", key=f"lesson_{name}", type="tertiary", icon=":material/arrow_upward:",
-                    on_click=state.show, args=(lesson.scenario, lesson.options), help=lesson.title,
+                    f"Show: {lesson.title}", key=f"lesson_{name}", type="tertiary", icon=":material/arrow_upward:",
+                    on_click=state.show, args=(lesson.scenario, lesson.options),
                 )  # fmt: skip

@@ -11,8 +11,9 @@ from kvcore.errors import KVCoreError
 from kvcore.hardware import Accelerator, CapacityLine, accelerator
 from kvcore.ladder import Ladder, Rung, ladder
 from kvcore.plan.room import Room, gpus_for, room
+from kvcore.plan.sharding import on_rank
 from kvcore.scenario import Scenario
-from kvcore.timing import Bound, CacheWork, WeightWork, bound, decode_cache_work, weight_work
+from kvcore.timing import Bound, CacheWork, WeightWork, Work, bound, decode_cache_work, weight_work
 from kvcore.trend import percent
 from kvcore.units import format_bytes
 from kvcore.variant_options import VariantOptions
@@ -22,7 +23,9 @@ from pages.ui import variant_words as words
 from pages.ui.cards import Card
 from pages.ui.head_diagram import diagram
 from pages.ui.models import Chosen
+from pages.ui.plain import plain
 from pages.ui.variant_curves import curves_chart, drawn
+from pages.ui.words import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,7 @@ def rungs(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> tuple[
     try:
         found = built(scenario.kv)
     except KVCoreError as problem:
-        st.warning(f"{problem}. Shown with the model's own format.", icon=":material/info:")
+        st.warning(f"{plain(str(problem))}. Shown with the model's own format.", icon=":material/info:")
         found = built("auto")
     return found, found.rung(options.design) or found.shipped
 
@@ -82,14 +85,17 @@ def facts(shown: Ladder, scenario: Scenario, place: Server) -> dict[str, Facts]:
     """What the tables and cards say of every rung, by its design, in the order of the ladder."""
     found = {}
     for rung in shown.rungs:
-        work = decode_cache_work(rung.model, max(1, scenario.tokens), rung.kv, scenario.source or None)
+        tokens, source = max(1, scenario.tokens), scenario.source or None
+        work = decode_cache_work(rung.model, tokens, rung.kv, source)
+        # What each GPU has to read: a latent is on all of them, heads and weights are split.
+        share = decode_cache_work(on_rank(rung.model, place.count), tokens, rung.kv, source).work
         weights = weight_work(rung.model, 1, place.weights)
         found[rung.design] = Facts(
             rung=rung,
             work=work,
-            fastest=bound(work.work, place.gpu, place.count),
+            fastest=bound(share, place.gpu),
             weights=weights,
-            together=None if weights is None else bound(work.work + weights.work, place.gpu, place.count),
+            together=None if weights is None else bound(share + _split(weights.work, place.count), place.gpu),
             room=room(
                 rung.model, scenario.tokens, rung.kv, place.gpu, place.count, weights=place.weights,
                 source_tokens=scenario.source or None,
@@ -99,7 +105,16 @@ def facts(shown: Ladder, scenario: Scenario, place: Server) -> dict[str, Facts]:
     return found
 
 
-def big_numbers(mine: Facts, scenario: Scenario, place: Server) -> list[Card]:
+def _split(work: Work, ranks: int) -> Work:
+    """One rank's part of work that is split evenly."""
+    return Work(
+        read_bytes=-(-work.read_bytes // ranks),
+        written_bytes=-(-work.written_bytes // ranks),
+        operations=-(-work.operations // ranks),
+    )
+
+
+def big_numbers(mine: Facts, shown: Ladder, scenario: Scenario, place: Server) -> list[Card]:
     """The four figures of the screen, for the design that is shown."""
     rung = mine.rung
     what = words.shipped_words(rung.model) if rung.shipped else words.design_words(rung.design)
@@ -110,7 +125,8 @@ def big_numbers(mine: Facts, scenario: Scenario, place: Server) -> list[Card]:
         Card(
             label="One request",
             value=format_bytes(rung.resident_bytes // scenario.batch),
-            line=f"{what}, {scenario.tokens:,} tokens, {'exact' if rung.model.knowledge == 'exact' else 'a bound'}",
+            line=f"{what}, {plural(scenario.tokens, 'token')}, "
+            f"{'exact' if rung.model.knowledge == 'exact' else 'a bound'}",
         ),
         Card(
             label="Per token",
@@ -120,7 +136,7 @@ def big_numbers(mine: Facts, scenario: Scenario, place: Server) -> list[Card]:
         Card(
             label="Against MHA",
             value=words.times(factor),
-            line="it has no heads to compare with"
+            line=_no_factor(shown)
             if factor is None
             else f"{percent(float(1 / factor))} of what full multi-head attention would hold",
         ),
@@ -134,6 +150,12 @@ def big_numbers(mine: Facts, scenario: Scenario, place: Server) -> list[Card]:
             "arithmetic over the rate, whichever takes longer. Real engines are slower.",
         ),
     ]
+
+
+def _no_factor(shown: Ladder) -> str:
+    if shown.mha_bytes is not None:
+        return "nothing is held yet that could be compared"
+    return "it has no heads to compare with" if shown.shipped.model.kept else "it keeps no cache"
 
 
 def _bends(rung: Rung) -> bool:
@@ -163,7 +185,9 @@ def curves(shown: Ladder, chosen: Rung, scenario: Scenario, place: Server, colou
     """Growth of every rung, with marks where windows are full."""
     st.subheader(words.curves_title(drawn(shown.rungs, chosen)), anchor=False)
     space = room(shown.shipped.model, 1, shown.shipped.kv, place.gpu, place.count, weights=place.weights)
-    marks = () if space is None or space.free_bytes <= 0 else (_free_line(space, place),)
+    # On several GPUs a latent takes its bytes on each: one line would not be true of all variants.
+    alone = space is not None and space.free_bytes > 0 and place.count == 1
+    marks = (_free_line(space, place),) if alone and space is not None else ()
     made = curves_chart(
         shown.rungs, chosen, tokens=scenario.tokens, batch=scenario.batch, source=scenario.source or None,
         marks=marks, colours=colours,
@@ -174,7 +198,7 @@ def curves(shown: Ladder, chosen: Rung, scenario: Scenario, place: Server, colou
     figure, alt = made
     st.plotly_chart(figure, theme=None, config=theme.chart_config("kv-cache-variants-growth"), alt=alt, key="curves")
     many = f" × {scenario.batch:,}" if scenario.batch > 1 else ""
-    line = f" Horizontal: what {place.name} have beside the weights." if marks else ""
+    line = f" Horizontal: what one {place.gpu.name} has beside the weights." if marks else ""
     st.caption(f"◇ a window is full. Both axes logarithmic, one request{many}. Other formats only lower a line.{line}")
 
 
@@ -202,8 +226,8 @@ def gains(found: dict[str, Facts], shown: Ladder, chosen: Rung, scenario: Scenar
     at = list(found).index(chosen.design)
     st.html(html_table.table("What each variant buys, in numbers", _GAINS, cells, chosen=at))
     st.caption(
-        f"holds: {scenario.tokens:,} tokens × {scenario.batch:,}. read a token: of the cache, to make one more in one "
-        f"request. tokens/s: a bound for one request on {place.name}. requests: of this "
+        f"holds: {plural(scenario.tokens, 'token')} × {scenario.batch:,}. read a token: of the cache, to make one more "
+        f"in one request. tokens/s: a bound for one request on {place.name}. requests: of this "
         f"length at once, beside the weights. engines: whose rules lay such a cache out; a variant has no weights that "
         f"they could load. {words.room_line(found[shown.shipped.design].room, place.gpu.name)}"
     )
@@ -259,13 +283,18 @@ def attention_title(mine: Facts, place: Server) -> str:
     if not work.bytes:
         return "A token reads nothing from the cache"
     meaning = {
-        "bandwidth": "its bandwidth binds, and a smaller cache is also a faster one",
-        "arithmetic": "its arithmetic binds, and a smaller cache alone is no faster",
+        "bandwidth": "bandwidth binds, and a smaller cache is also a faster one",
+        "arithmetic": "arithmetic binds, and a smaller cache alone is no faster",
     }[binds]
-    return (
-        f"Each new token reads {format_bytes(work.read_bytes)}, {work.operations_per_byte:,.0f} operations a byte: on "
-        f"{place.name} {meaning}"
-    )
+    if mine.fastest.ridge_operations_per_byte is None:
+        meaning = "a smaller cache is a faster one where bandwidth binds; its arithmetic is not known"
+    each = _per_byte(work.operations_per_byte)
+    return f"Each new token reads {format_bytes(work.read_bytes)}, {each} a byte: on {place.name} {meaning}"
+
+
+def _per_byte(value: float) -> str:
+    number = f"{value:,.1f}".removesuffix(".0") if value < 100 else f"{value:,.0f}"
+    return f"{number} operation{'' if number == '1' else 's'}"
 
 
 def attention_numbers(mine: Facts, scenario: Scenario, place: Server) -> None:
@@ -277,11 +306,12 @@ def attention_numbers(mine: Facts, scenario: Scenario, place: Server) -> None:
         Card(
             label="Read from the cache",
             value=format_bytes(work.work.read_bytes),
-            line=f"to make one token after {scenario.tokens:,}, one request",
+            line=f"to make token {max(1, scenario.tokens):,} of one request"
+            + (f", each of {place.count} GPUs its part" if place.count > 1 else ""),
         ),
         Card(
             label="Arithmetic",
-            value=f"{per_byte:,.1f} per byte" if work.work.bytes else "none",
+            value=f"{_per_byte(per_byte).split()[0]} per byte" if work.work.bytes else "none",
             line=_ridge_line(per_byte, ridge, place),
         ),
         Card(
@@ -292,7 +322,7 @@ def attention_numbers(mine: Facts, scenario: Scenario, place: Server) -> None:
     ]
     if weights is not None and mine.together is not None:
         together = mine.together
-        share = work.work.bytes / max(1, (work.work + weights.work).bytes)
+        share = fastest.work.bytes / max(1, together.work.bytes)
         shown.append(
             Card(
                 label="With the weights",
@@ -306,13 +336,15 @@ def attention_numbers(mine: Facts, scenario: Scenario, place: Server) -> None:
     cards.row(shown, key="attention_cards")
     with st.expander("How it is computed"):
         terms = [*work.terms, *fastest.terms, *(weights.terms if weights else ())]
-        st.markdown("\n".join(f"- **{term.name}**: {term.formula}" for term in terms))
+        st.markdown("\n".join(f"- **{plain(term.name)}**: {plain(term.formula)}" for term in terms))
         for note in dict.fromkeys((*work.notes, *fastest.notes, *(weights.notes if weights else ()))):
-            st.caption(note)
+            st.caption(plain(note))
 
 
 def _milliseconds(found: Bound) -> str:
     seconds = found.seconds_at_least
+    if seconds >= 1:
+        return f"{seconds:,.1f} s" if seconds < 100 else f"{seconds:,.0f} s"
     return f"{1000 * seconds:.3g} ms" if seconds >= 1e-4 else f"{1e6 * seconds:.3g} µs"
 
 

@@ -34,7 +34,7 @@ def _variant_words(name: str) -> str:
         window = f"window {int(first):,}"
         return f"{window}, 1 in {second} full" if second else window
     if kind == "share":
-        return f"{first} layers share"
+        return f"{first} layers share" if first != "1" else "no layers share"
     if kind == "hybrid":
         return f"1 in {first}, rest {STATE_NAMES[second]}"
     if kind == "linear":
@@ -96,7 +96,7 @@ def keeps(model: Model) -> str:
 
 def _keeps(memory: Memory) -> str:
     if isinstance(memory, Attention):
-        reach = "" if memory.limit is None else f", last {memory.limit:,} tokens"
+        reach = "" if memory.limit is None else f", last {plural(memory.limit, 'token')}"
         return f"{plural(memory.num_kv_heads, 'KV head')} × {memory.head_dim}{reach}"
     if isinstance(memory, Latent):
         each = "" if memory.tokens_per_entry == 1 else f" for {memory.tokens_per_entry} tokens"
@@ -115,14 +115,14 @@ def _main(model: Model) -> Memory | None:
 
 def times(factor: Fraction | None, sign: str = "÷") -> str:
     """`÷8`, `÷28.4`, `×2`; a dash where there is nothing to divide by."""
-    if factor is None or factor == 1:
-        return "–" if factor is None else "the same"
+    if not factor or factor == 1:
+        return "the same" if factor else "–"
     if factor < 1:
         factor, sign = 1 / factor, {"÷": "×", "×": "÷"}[sign]
     value = float(factor)
     if factor.denominator == 1 or value >= 100:
         return f"{sign}{round(value):,}"
-    return f"{sign}{value:.1f}"
+    return "≈ the same" if value < 1.05 else f"{sign}{value:.1f}"
 
 
 def factor_words(factor: Fraction | None) -> str:
@@ -141,15 +141,20 @@ def factor_words(factor: Fraction | None) -> str:
 def title(name: str, rungs: Ladder, chosen: Rung) -> str:
     """The one thing to see: how the chosen design compares."""
     held = f"**{format_bytes(chosen.resident_bytes)}**"
-    if rungs.mha_bytes is None:
-        return f"{name} has no query heads to build otherwise: it holds {held}"
+    shipped = rungs.shipped.resident_bytes
     if not chosen.shipped:
+        if chosen.factor_shipped is None:
+            return f"{name} {_built(chosen)} would hold {held} instead of {format_bytes(shipped)}"
         return (
             f"{name} {_built(chosen)} would remember **{factor_words(chosen.factor_shipped)}**: {held} instead of "
-            f"{format_bytes(rungs.shipped.resident_bytes)}"
+            f"{format_bytes(shipped)}"
         )
-    if chosen.factor_mha is None or not chosen.resident_bytes:
-        return f"{name} holds nothing yet"
+    if not chosen.model.kept:
+        return f"{name} keeps no cache, so there is nothing to build otherwise"
+    if rungs.mha_bytes is None:
+        return f"{name} has no query heads to build otherwise: it holds {held}"
+    if chosen.factor_mha is None:
+        return f"{name} holds {held} before its first token"
     if chosen.factor_mha == 1:
         return f"{name} keeps keys and values for every head: {held}"
     return (
@@ -161,33 +166,49 @@ def title(name: str, rungs: Ladder, chosen: Rung) -> str:
 def _built(rung: Rung) -> str:
     """How it was built, after the model's name: `as MQA`, `with a window of 4,096 tokens`, `stored in fp8`."""
     name, _, stored = rung.design.partition("@")
-    parts = [] if name == SHIPPED else [_with(name)]
+    parts = [] if name == SHIPPED else [_with(rung)]
     return ", ".join(parts + ([f"stored in {stored}"] if stored else []))
 
 
-def _with(name: str) -> str:
-    kind, _, argument = name.partition(":")
+def _with(rung: Rung) -> str:
+    """The variant, from what its layers really keep: a rhythm longer than the model has no full layer."""
+    kind, _, argument = rung.design.partition("@")[0].partition(":")
     first, _, second = argument.replace("/", ":").partition(":")
+    kinds = dict(rung.model.kinds)
+    full = kinds.get("full", 0) + kinds.get("latent", 0)
     if kind == "sliding":
-        window = f"with a window of {int(first):,} tokens"
-        return f"{window} and 1 layer in {second} full" if second else window
+        window = f"with a window of {plural(int(first), 'token')}"
+        return f"{window} and {plural(full, 'full layer')}" if full else window
     if kind == "share":
-        return f"with {first} layers sharing a cache"
-    if kind == "hybrid":
-        return f"with attention in 1 layer of {first} and {STATE_NAMES[second]} in the rest"
-    if kind == "linear":
-        return f"with {STATE_NAMES[first or 'linear']} in all layers"
-    return f"as {_variant_words(name)}"
+        return f"with {first} layers sharing a cache" if full > 1 else "with one cache for all layers"
+    if kind == "hybrid" and full:
+        return (
+            f"with attention in {full} of {full + kinds.get('state', 0)} layers and {STATE_NAMES[second]} in the rest"
+        )
+    if kind in ("hybrid", "linear"):
+        return f"with {STATE_NAMES[second or first or 'linear']} in all layers"
+    return f"as {_variant_words(rung.design.partition('@')[0])}"
 
 
 def _because(model: Model) -> str:
-    main = _main(model)
-    words = attention_label(model)
-    if words in ("GQA", "MQA") and isinstance(main, Attention):
-        return f"With {plural(main.num_kv_heads, 'KV head')} for {model.num_attention_heads} query heads,"
-    if words.startswith("MLA") and isinstance(main, Latent):
-        return f"With one latent of {main.width} in place of {model.num_attention_heads} heads,"
-    return f"With {words[:1].lower()}{words[1:]}," if words[:3].isupper() is False else f"With {words},"
+    """What makes a shipped model remember less, as the start of a sentence."""
+    kinds, main = dict(model.kinds), _main(model)
+    layers = sum(any(memory.kind != "none" for memory in layer) for layer in model.layers)
+    limited = kinds.get("sliding", 0) + kinds.get("chunked", 0)
+    if "compressed" in kinds:
+        return "With one latent for several tokens,"
+    if "state" in kinds:
+        attending = layers - kinds["state"]
+        rest = "a state in the others" if attending > 0 else "a state beside it"
+        return f"With attention in {attending if attending > 0 else layers} of {layers} layers and {rest},"
+    if limited:
+        widest = max(getattr(memory, "limit", None) or 0 for memory, _ in model.kept)
+        return f"With windows of {widest:,} tokens in {limited} of {layers} layers,"
+    if isinstance(main, Latent):
+        return f"With one latent of {main.width} in place of {plural(model.num_attention_heads, 'head')},"
+    if isinstance(main, Attention):
+        return f"With {plural(main.num_kv_heads, 'KV head')} for {plural(model.num_attention_heads, 'query head')},"
+    return "As it ships,"
 
 
 def scenario_line(rungs: Ladder, scenario: Scenario, chosen: Rung) -> str:
@@ -208,7 +229,7 @@ def scenario_line(rungs: Ladder, scenario: Scenario, chosen: Rung) -> str:
 def ladder_title(rungs: Ladder, scenario: Scenario) -> str:
     """The title of the ladder."""
     top, bottom = rungs.rungs[0], rungs.rungs[-1]
-    where = f"at {format_tokens(scenario.tokens)} tokens"
+    where = f"at {format_tokens(scenario.tokens)} {'token' if scenario.tokens == 1 else 'tokens'}"
     if len(rungs.rungs) == 1 or not bottom.resident_bytes:
         return f"What it holds {where}"
     return (
@@ -220,6 +241,7 @@ def ladder_title(rungs: Ladder, scenario: Scenario) -> str:
 def curves_title(rungs: Sequence[Rung]) -> str:
     """The title of the growth curves: which bend, which never grow."""
     bent, flat = 0, 0
+    rungs = [rung for rung in rungs if rung.model.kept]
     for rung in rungs:
         laws = [memory.growth(rung.kv) for memory, _ in rung.model.kept]
         growing = [law for law in laws if law.bytes_per_entry]
@@ -233,6 +255,8 @@ def curves_title(rungs: Sequence[Rung]) -> str:
     if flat:
         parts.append(f"{flat} never grow{'s' if flat == 1 else ''}")
     whole = len(rungs) - bent - flat
+    if whole == len(rungs):
+        return "Every line grows with the context" if rungs else "Nothing grows"
     first = f"{whole} of {len(rungs)} lines grow with the context" if whole else "No line grows for ever"
     return ", ".join([first, *parts])
 

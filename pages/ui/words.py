@@ -11,6 +11,7 @@ from kvcore.scenario import Scenario
 from kvcore.size import SizeResult, growth_laws, resident_bytes
 from kvcore.units import format_bytes, format_tokens
 from pages.ui.models import Chosen
+from pages.ui.plain import plain, tidy_name
 
 PART = {
     "full": "attention", "sliding": "window", "chunked": "chunk", "latent": "latent", "indexer": "index key",
@@ -78,7 +79,7 @@ def _growing(model: Model, kv: KVFormat) -> str:
 
 
 def answer(name: str, result: SizeResult) -> str:
-    """The headline: what this scenario holds."""
+    """The headline: what this scenario holds, as markdown; so is `name`."""
     tokens, batch, total = result.tokens, result.batch, result.resident_bytes
     if not total and not result.bytes_per_token:
         return f"{name} keeps no cache"
@@ -170,7 +171,8 @@ def knowledge(known: str) -> str:
 def scenario_words(chosen: Chosen, scenario: Scenario, kv: KVFormat, result: SizeResult) -> str:
     """The scenario in one line, from what was computed and not from the controls."""
     stored = f"cache in {kv.name}" if scenario.kv != "auto" else f"cache in {kv.name}, the model's own"
-    parts = [chosen.model.name, f"{plural(scenario.tokens, 'token')} × {plural(scenario.batch, 'request')}", stored]
+    counts = f"{plural(scenario.tokens, 'token')} × {plural(scenario.batch, 'request')}"
+    parts = [plain(tidy_name(chosen.model.name)), counts, stored]
     limit = chosen.model.context_limit
     if limit and scenario.tokens > limit:
         parts.append(f"**beyond this model’s limit of {limit:,} tokens**")
@@ -201,10 +203,10 @@ def fits(most: int | None, scenario: Scenario, model: Model) -> str:
     if most is None:
         return f"Any length fits{each}: it stops growing before that."
     if most < 0:
-        return f"Not even an empty request fits: what never grows is larger than {scenario.budget}."
+        return f"Not even an empty request fits: what never grows is larger than {plain(scenario.budget)}."
     limit = model.context_limit
     beyond = f", beyond the model's limit of {limit:,}" if limit and most > limit else ""
-    return f"**{most:,} tokens** fit in {scenario.budget}{each}{beyond}."
+    return f"**{most:,} tokens** fit in {plain(scenario.budget)}{each}{beyond}."
 
 
 def saving(model: Model, tokens: int, with_cache: int, without: int) -> str:

@@ -25,10 +25,8 @@ INFO [kv_cache_utils.py:719] Maximum concurrency for 8,192 tokens per request: 1
 
 
 def accuracy(open_page: Open, *, width: int = 1440, theme: str = "light") -> Page:
-    """The screen, reached over the navigation as a reader does, and then made as wide as asked."""
-    page = open_page(theme=theme)
-    settle(page)
-    page.get_by_role("link", name="Accuracy").click()
+    """The screen, opened from its own address, and then made as wide as asked."""
+    page = open_page("accuracy", theme=theme)
     expect(page.get_by_role("heading", level=1)).to_contain_text("published start-up logs")
     expect(page.get_by_test_id("stMetricValue").nth(2)).to_have_text("218 of 218")
     page.set_viewport_size({"width": width, "height": 1100})

@@ -17,6 +17,7 @@ from kvcore.scenario import DEFAULT_MODEL, Scenario, encode_config
 from kvcore.size import size
 from kvcore.units import GIB, format_bytes
 from pages.ui import trio_words as text
+from tests.pages.rendered import rendered
 
 APP = str(Path(__file__).parents[2] / "app.py")
 LLAMA_LIKE = {
@@ -65,7 +66,7 @@ def paste(at: AppTest, config: object) -> AppTest:
 def test_opens_on_an_answer() -> None:
     at = open_page()
     assert numbers(at) == ["10 GiB", "10 GiB", "320 KiB", "≈ 7.6%"]
-    assert "Llama 3.3 70B" in at.title[0].value
+    assert "Llama 3.3 70B" in rendered(at.title[0].value)
     assert "10 GiB" in at.title[0].value
     assert at.subheader[0].value.startswith("Doubling the conversation doubles the cache: 32K tokens hold 10 GiB, 128K")
     assert not at.warning
@@ -97,7 +98,7 @@ def test_every_catalogued_model_has_an_answer() -> None:
         assert all(numbers(at)), entry.model_id
         assert next(iter(trio(at))) == "Resident now", entry.model_id
         assert len(trio(at)) == 3 or "no figure" in trio(at).values(), entry.model_id
-        assert entry.display_name in at.title[0].value or at.error, entry.model_id
+        assert entry.display_name in rendered(at.title[0].value) or at.error, entry.model_id
         keeps_a_cache = numbers(at)[0] != "0 B"
         assert len(alts(at)) == int(keeps_a_cache), entry.model_id
         assert all(len(alt) > 60 for alt in alts(at)), entry.model_id
@@ -110,7 +111,7 @@ def test_bad_parameters_give_sentences_and_the_default() -> None:
     at = open_page(model="nope", tokens="x", batch="-3", kv="zz", compare="a", budget="q", source="k", config="zz",
                    engine="vlm", gpu="h1", tp="0")  # fmt: skip
     assert numbers(at)[0] == "10 GiB"
-    said = at.warning[0].value
+    said = rendered(at.warning[0].value)
     for name in ("model", "tokens", "batch", "kv", "compare", "budget", "source", "config", "engine", "gpu", "tp"):
         assert f"The address's {name} was not taken" in said
 
@@ -154,7 +155,7 @@ def test_pasted_configuration_is_sized_and_linked() -> None:
 
 def test_refused_configuration_names_the_key_and_keeps_the_last_model() -> None:
     at = paste(open_page(), UNKNOWN_KEY)
-    assert "sliding_window_pattern" in at.error[0].value
+    assert "sliding_window_pattern" in rendered(at.error[0].value)
     assert numbers(at)[0] == "10 GiB"
     at.button(key="bound_go").click().run()
     assert not at.exception
@@ -197,7 +198,7 @@ def test_choosing_another_model_forgets_the_refusal() -> None:
     at = paste(open_page(), UNKNOWN_KEY)
     at.selectbox(key="model").set_value("google/gemma-3-27b-it").run()
     assert not at.error
-    assert "Gemma 3 27B" in at.title[0].value
+    assert "Gemma 3 27B" in rendered(at.title[0].value)
 
 
 def test_a_budget_that_cannot_be_read_is_named() -> None:
@@ -230,7 +231,7 @@ def test_the_trio_is_what_kvcore_says(name: str, model_id: str) -> None:
     assert shown["Resident now"] == format_bytes(size(model, 32_768).resident_bytes)
     if expected.layout is None:
         assert list(shown.values())[1:] == ["no figure"]
-        assert any(expected.refused[-30:] in caption.value for caption in at.caption)
+        assert any(expected.refused[-30:] in rendered(caption.value) for caption in at.caption)
         return
     assert expected.capacity is not None
     label = text.ENGINES[name]
@@ -286,7 +287,7 @@ def test_a_model_without_a_limit_is_reserved_at_this_length() -> None:
 
 def test_a_format_that_does_not_suit_is_named() -> None:
     at = open_page(kv="fp8_ds_mla")
-    assert "fp8_ds_mla" in at.warning[0].value
+    assert "fp8_ds_mla" in rendered(at.warning[0].value)
     assert numbers(at)[0] == "10 GiB"
 
 

@@ -1,0 +1,316 @@
+"""What the engine does: one function a kind of job, which emits events until it is done.
+
+RUNNERS[kind](job, emit): kvcore.live.options says what a job may hold. emit takes an event and returns False when the
+job was cancelled; the job then ends soon, with `done` and the reason `cancelled`. A job that cannot be done raises
+LiveError. Beside the events of generate.py and probes.py there are `progress`, `host`, `ready`, `calibration`, `note`
+(a sentence for people) and, last of all, `done`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from kvcore.errors import KVCoreError, LiveError
+from kvcore.live import options as read
+from kvcore.live.calibrating import LivePredictor, calibrate
+from kvcore.live.generate import Cancelled, Emit, Generated, Sampling, generate
+from kvcore.live.options import CalibrateOptions, ProbeOptions, RunOptions, Setup
+from kvcore.live.predict import predicted_bytes
+from kvcore.live.probes import Runner, Watch
+from kvcore.live.prompts import default_variants, fresh_ids, next_ids
+from kvcore.live.session import Conversation, Found, Loaded, Session, Speaker, find
+from kvcore.live.shape import as_variant, weight_bytes
+
+# Of the memory that is free, what several decoders at once may take.
+_SHARE = 0.8
+_SESSION: list[Session] = []
+
+
+def session() -> Session:
+    """This process's engine, made when it is first asked for."""
+    if not _SESSION:
+        _SESSION.append(Session())
+    return _SESSION[0]
+
+
+class Clock:
+    """The time that a job may take: all of it within the settings' limit, what is measured within the job's own."""
+
+    def __init__(self, engine: Session, setup: Setup) -> None:
+        self._end = time.perf_counter() + engine.limits.max_seconds
+        self._own = setup.max_seconds
+
+    def budget_s(self) -> float:
+        """Seconds from now for what is measured."""
+        left = max(0.0, self._end - time.perf_counter())
+        return left if self._own is None else min(left, self._own)
+
+    def deadline(self) -> float:
+        """The same as a time on time.perf_counter."""
+        return time.perf_counter() + self.budget_s()
+
+
+@contextmanager
+def _ended(speaker: Speaker) -> Iterator[list[str]]:
+    """Emits `done` with the reason that the body leaves in the list; a cancelled body is done, too."""
+    reason = ["length"]
+    try:
+        yield reason
+    except Cancelled:
+        reason[0] = "cancelled"
+    except KVCoreError:
+        # Something was told to stop and says so in its own words.
+        if not speaker.cancelled:
+            raise
+        reason[0] = "cancelled"
+    speaker({"event": "done", "reason": reason[0]})
+
+
+def host(job: Mapping[str, Any], emit: Emit) -> None:
+    """Measure the machine, or say what was measured."""
+    options, speaker = read.read_calibrate(job), Speaker(emit)
+    with _ended(speaker):
+        found = session().host(speaker, options.setup.device, remeasure=options.remeasure)
+        speaker.say({"event": "host", "host": found.to_dict()})
+
+
+def load(job: Mapping[str, Any], emit: Emit) -> None:
+    """Make a decoder ready."""
+    options, speaker = read.read_calibrate(job), Speaker(emit)
+    with _ended(speaker):
+        session().load(options.setup, speaker)
+
+
+def calibrate_job(job: Mapping[str, Any], emit: Emit) -> None:
+    """Time a few points, from which times elsewhere are predicted."""
+    options, speaker = read.read_calibrate(job), Speaker(emit)
+    with _ended(speaker):
+        engine = session()
+        clock = Clock(engine, options.setup)
+        loaded = engine.load(options.setup, speaker)
+        if options.remeasure:
+            loaded.calibrations.clear()
+        _calibrated(engine, loaded, options, speaker, clock)
+
+
+def _calibrated(
+    engine: Session, loaded: Loaded, options: CalibrateOptions, speaker: Speaker, clock: Clock
+) -> LivePredictor:
+    """The predictor for these batches, calibrated where that has not been done yet; emits `calibration`."""
+    setup = options.setup
+    watch = Watch(speaker=speaker, deadline=clock.deadline(), what="Calibrating: filling the cache")
+    known = calibrate(
+        loaded.decoder,
+        setup.kv_format,
+        setup.block_tokens,
+        options.batches,
+        watch,
+        loaded.calibrations.get(setup.kv_format),
+        weight_format=setup.weight_format,
+        fits=lambda context, batch: _fits(engine, loaded, setup, context, batch),
+    )
+    if known is not None:
+        loaded.calibrations[setup.kv_format] = known
+        speaker.say({"event": "calibration", "calibration": known.to_dict()})
+    return LivePredictor(shape=loaded.shape, host=engine.host(speaker, setup.device), setup=setup, calibration=known)
+
+
+def _predictor(
+    engine: Session, loaded: Loaded, setup: Setup, batch: int, wanted: bool, speaker: Speaker, clock: Clock
+) -> LivePredictor:
+    """Calibrated for a batch where that is wanted, else with what is known already."""
+    if wanted:
+        return _calibrated(engine, loaded, CalibrateOptions(setup=setup, batches=(batch,)), speaker, clock)
+    known = loaded.calibrations.get(setup.kv_format)
+    return LivePredictor(shape=loaded.shape, host=engine.host(speaker, setup.device), setup=setup, calibration=known)
+
+
+def run(job: Mapping[str, Any], emit: Emit) -> None:
+    """Generate, with the cache or without, or once each way."""
+    options, speaker = read.read_run(job), Speaker(emit)
+    with _ended(speaker) as reason:
+        reason[0] = run_with(session(), options, speaker)[0].reason
+
+
+def run_with(engine: Session, options: RunOptions, speaker: Speaker) -> list[Generated]:
+    """The generations of a `run` job: the first way, and the recomputed one where it was asked for, too."""
+    setup = options.setup
+    clock = Clock(engine, setup)
+    loaded = engine.load(setup, speaker)
+    predictor = _predictor(engine, loaded, setup, options.batch, options.calibrate, speaker, clock)
+    kept = _continued(engine, options, speaker)
+    new_ids = next_ids(loaded, options, kept.ids, kept.cache.lengths[0]) if kept else fresh_ids(loaded, options)
+    held = kept.cache.lengths[0] if kept else 0
+    new_tokens, cut_at = _allowed(engine, loaded, held + len(new_ids), options.new_tokens)
+    length = held + len(new_ids) + new_tokens
+    if options.use_cache:
+        engine.cache_bytes(loaded, setup, [length] * options.batch)
+    sampling = Sampling(temperature=options.temperature, top_p=options.top_p, seed=options.seed)
+
+    def once(ids: list[int], count: int, use_cache: bool, cache: Any = None, ignore_stop: bool = False) -> Generated:
+        return generate(
+            loaded.decoder,
+            loaded.tokenizer,
+            [ids] * options.batch,
+            count,
+            use_cache=use_cache,
+            cache=cache,
+            kv_format=setup.kv_format,
+            sampling=sampling,
+            emit=speaker,
+            time_budget_s=clock.budget_s(),
+            predictor=predictor,
+            block_tokens=setup.block_tokens,
+            ignore_stop=ignore_stop or options.ignore_stop,
+        )
+
+    before = kept.ids[:held] if kept else []
+    cache = kept.cache if kept else None
+    if options.use_cache and cache is None:
+        cache = loaded.decoder.new_cache(options.batch, setup.kv_format, setup.block_tokens)
+    results: list[Generated] = []
+    try:
+        results.append(once(new_ids, new_tokens, options.use_cache, cache))
+    except Cancelled as stopped:
+        _keep(engine, options, cache, before + new_ids, stopped.result)
+        raise
+    first = results[0]
+    _keep(engine, options, cache, before + new_ids, first)
+    if cut_at is not None and first.reason == "length":
+        speaker.say({"event": "truncated", "mode": first.mode, "why": "tokens", "at": cut_at})
+    if options.also_recompute and options.use_cache and first.ids[0]:
+        # As many tokens as with the cache, so that the two can be laid side by side.
+        results.append(once(before + new_ids, len(first.ids[0]), False, ignore_stop=True))
+    return results
+
+
+def _continued(engine: Session, options: RunOptions, speaker: Speaker) -> Conversation | None:
+    """The conversation to go on with, taken out of the session; None, with a note, where it is not kept any more."""
+    if options.continue_of is None:
+        return None
+    kept = engine.conversations.pop(options.continue_of, None)
+    setup = options.setup
+    if kept and options.use_cache and (kept.kv_format, kept.block_tokens) == (setup.kv_format, setup.block_tokens):
+        return kept
+    whole = "the whole conversation is" if options.messages else "only the new message is"
+    speaker.note(f"The cache of the last turn is not kept any more: {whole} read.")
+    return None
+
+
+def _keep(engine: Session, options: RunOptions, cache: Any, ids: list[int], result: Generated | None) -> None:
+    name = options.session or options.continue_of
+    if name is None or cache is None or result is None or not result.ids[0]:
+        return
+    setup = options.setup
+    engine.keep(
+        name,
+        Conversation(cache=cache, ids=ids + result.ids[0], kv_format=setup.kv_format, block_tokens=setup.block_tokens),
+    )
+
+
+def _allowed(engine: Session, loaded: Loaded, prompt: int, wanted: int) -> tuple[int, int | None]:
+    """(new tokens that are allowed, the length that cuts what was wanted, if any); LiveError where there is no room."""
+    most = min(engine.limits.max_tokens, loaded.shape.context_limit or engine.limits.max_tokens)
+    if prompt + 1 > most:
+        raise LiveError(f"{prompt:,} tokens of prompt leave no room for new ones: {most:,} tokens are allowed here")
+    return (wanted, None) if prompt + wanted <= most else (most - prompt, most)
+
+
+def _fits(engine: Session, loaded: Loaded, setup: Setup, context: int, batch: int) -> bool:
+    needed = predicted_bytes(loaded.shape, setup.kv_format, [context] * batch, setup.block_tokens).reserved
+    return needed <= engine.available_bytes(loaded.device)
+
+
+def probe(job: Mapping[str, Any], emit: Emit) -> None:
+    """The time of a token against the context, with the cache and without."""
+    options, speaker = read.read_probe(job), Speaker(emit)
+    with _ended(speaker) as reason:
+        probe_with(session(), options, speaker)
+        reason[0] = "length"
+
+
+def probe_with(engine: Session, options: ProbeOptions, speaker: Speaker) -> None:
+    """The body of a `probe` job."""
+    setup = options.setup
+    clock = Clock(engine, setup)
+    loaded = engine.load(setup, speaker)
+    predictor = _predictor(engine, loaded, setup, options.batch, options.calibrate, speaker, clock)
+    watch = Watch(speaker=speaker, deadline=clock.deadline(), what="Filling the cache")
+    runner = _prober(engine, loaded, options, watch, predictor)
+    for context in options.contexts:
+        for mode in options.modes:
+            runner.measure(context, mode)
+
+
+def _prober(engine: Session, loaded: Loaded, options: ProbeOptions, watch: Watch, predictor: LivePredictor) -> Runner:
+    setup = loaded.setup
+    return Runner(
+        decoder=loaded.decoder,
+        variant=setup.attention,
+        batch=options.batch,
+        kv_format=options.setup.kv_format,
+        block_tokens=options.setup.block_tokens,
+        watch=watch,
+        predictor=predictor,
+        max_tokens=engine.limits.max_tokens,
+        fits=lambda context: _fits(engine, loaded, options.setup, context, options.batch),
+    )
+
+
+def race(job: Mapping[str, Any], emit: Emit) -> None:
+    """The time of a token at growing contexts for several kinds of attention, all with random weights of one shape."""
+    options, speaker = read.read_race(job), Speaker(emit)
+    with _ended(speaker):
+        race_with(session(), options, speaker)
+
+
+def race_with(engine: Session, options: ProbeOptions, speaker: Speaker) -> None:
+    """The body of a `race` job. Decoders that fit together take turns at each context, so that moods are shared."""
+    setup = options.setup.as_variant("shipped")
+    clock = Clock(engine, setup)
+    machine = engine.host(speaker, setup.device)
+    speaker.say({"event": "host", "host": machine.to_dict()})
+    base = find(setup, speaker.progress)
+    entrants: dict[str, Found] = {}
+    for name in options.variants or default_variants(base.shape):
+        try:
+            entrants[name] = Found(
+                shape=as_variant(base.shape, name), tokenizer=None, title=base.title, origin=base.origin, folder=None
+            )
+        except LiveError as problem:
+            speaker.note(f"{name} does not take part: {problem}")
+    if not entrants:
+        raise LiveError("none of these variants can run in this model's shape")
+    together = sum(weight_bytes(one.shape, setup.weight_format) for one in entrants.values())
+    at_once = together <= _SHARE * engine.available_bytes(machine.device)
+    waiting = list(entrants.items())
+    deadline: float | None = None
+    while waiting:
+        group, waiting = (waiting, []) if at_once else (waiting[:1], waiting[1:])
+        runners = []
+        for name, found in group:
+            own = setup.as_variant(name)
+            loaded = engine.build(own, machine, speaker, found)
+            speaker.say(loaded.ready(own))
+            watch = Watch(speaker=speaker, what="Filling the cache")
+            predictor = LivePredictor(shape=loaded.shape, host=machine, setup=own)
+            runners.append(_prober(engine, loaded, options, watch, predictor))
+        deadline = clock.deadline() if deadline is None else deadline
+        for runner in runners:
+            runner.watch.deadline = deadline
+        for context in options.contexts:
+            for runner in runners:
+                runner.measure(context, "cache")
+
+
+RUNNERS: dict[str, Callable[[dict[str, Any], Emit], None]] = {
+    "host": host,
+    "load": load,
+    "calibrate": calibrate_job,
+    "run": run,
+    "probe": probe,
+    "race": race,
+}

@@ -1,0 +1,277 @@
+"""Text into token ids and back, from a model folder's tokenizer.json; no code of a repository is run.
+
+A chat template is never executed: it is only looked at for the marks of a format that is known here
+(`kvcore.live.chat`). Decoding works on bytes, so that a character whose bytes are spread over several tokens is never
+split while a text is streamed.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from kvcore.errors import LiveError
+from kvcore.live.chat import ChatFormat, format_of
+
+TOKENIZER = "tokenizer.json"
+# The largest in use (Gemma's) take 33 MB.
+MAX_TOKENIZER_BYTES = 80_000_000
+_MAX_SMALL_BYTES = 4_000_000
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+_SPACE = "▁"  # SentencePiece's mark of a space.
+
+
+class TextStream(Protocol):
+    """Text that comes token by token."""
+
+    def push(self, token_id: int) -> str:
+        """The whole characters that this token completes, possibly none."""
+
+    def end(self) -> str:
+        """What is left at the end: U+FFFD where the last character never became whole."""
+
+
+class Tokenizer(Protocol):
+    """What the live engine needs of a model's tokenizer."""
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are, those of added tokens included; a model's embedding may have more rows."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids that end a reply."""
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text as transformers gives them: with the first token that the model's files ask for."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; special tokens give nothing, nor do ids that the tokenizer has not."""
+
+    def stream(self) -> TextStream:
+        """A new decoder for a text that comes token by token."""
+
+    def chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        """The ids of (role, text) messages in the model's own format, ending where its reply begins."""
+
+    def follow_up(self, text: str) -> list[int]:
+        """The ids that end the model's reply, hold a user's next message, and end where the next reply begins.
+
+        They continue a conversation whose cache is kept. Where the reply ended with a stop token that the cache already
+        holds, leave out the first id if it is that token.
+        """
+
+
+class FolderTokenizer:
+    """The tokenizer of a model folder, for one thread; LiveError where its files are missing or not understood."""
+
+    def __init__(self, folder: Path) -> None:
+        text = _read(folder / TOKENIZER, MAX_TOKENIZER_BYTES)
+        settings = _object(folder / "tokenizer_config.json")
+        self._library = _library(text)
+        described = _parsed(text, TOKENIZER)
+        self._bytes_of = _byte_rule(described.get("decoder"))
+        added = described.get("added_tokens") or []
+        self._added = {int(one["id"]): str(one["content"]) for one in added}
+        self._special = frozenset(int(one["id"]) for one in added if one.get("special"))
+        self.vocab_size = int(self._library.get_vocab_size(with_added_tokens=True))
+        template = _template(folder, settings)
+        self.format: ChatFormat = format_of(template)
+        self._template = template
+        self.stop_ids = self._stops(folder, settings)
+
+    def encode(self, text: str) -> list[int]:
+        return [int(one) for one in self._library.encode(_valid(text)).ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        stream = self.stream()
+        return "".join([*(stream.push(one) for one in ids), stream.end()])
+
+    def stream(self) -> TextStream:
+        return _ByteStream(self._token_bytes)
+
+    def chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        begin = self.encode("") if self.format.begins else []
+        return begin + self._ids(self.format.pieces(messages, self._template))
+
+    def follow_up(self, text: str) -> list[int]:
+        return self._ids(self.format.follow_up(text))
+
+    def _ids(self, pieces: Iterable[tuple[bool, str]]) -> list[int]:
+        """The ids of pieces: (True, text of the format, in which marks are tokens) or (False, text of a message)."""
+        marks = {text: number for number, text in self._added.items() if number in self._special}
+        split = re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))) or r"(?!)")
+        ids: list[int] = []
+        run = ""
+        for is_format, text in pieces:
+            at = 0
+            for mark in split.finditer(text) if is_format else ():
+                ids += self._text_ids(run + text[at : mark.start()])
+                ids.append(marks[mark[0]])
+                run, at = "", mark.end()
+            run += text[at:]
+        return ids + self._text_ids(run)
+
+    def _text_ids(self, text: str) -> list[int]:
+        """The ids of text alone: a message may spell a special token, which is then only text."""
+        if not text:
+            return []
+        # A switch of the library's tokenizer; loading a second one takes as long as loading the first.
+        self._library.encode_special_tokens = True
+        try:
+            return [int(one) for one in self._library.encode(_valid(text), add_special_tokens=False).ids]
+        finally:
+            self._library.encode_special_tokens = False
+
+    def _token_bytes(self, token_id: int, is_first: bool) -> bytes | None:
+        """The bytes of a token; None for one that is no part of the text."""
+        if token_id in self._special:
+            return None
+        if token_id in self._added:
+            return self._added[token_id].encode("utf-8", "replace")
+        token = self._library.id_to_token(token_id) if 0 <= token_id < 2**31 else None
+        return None if token is None else self._bytes_of(token, is_first)
+
+    def _stops(self, folder: Path, settings: Mapping[str, Any]) -> frozenset[int]:
+        found: set[int] = set()
+        for name in ("generation_config.json", "config.json"):
+            stated = _object(folder / name).get("eos_token_id")
+            found |= {one for one in (stated if isinstance(stated, list) else [stated]) if type(one) is int}
+        eos = settings.get("eos_token")
+        texts = {eos.get("content") if isinstance(eos, Mapping) else eos, self.format.stop}
+        found |= {number for number, text in self._added.items() if text in texts}
+        return frozenset(found)
+
+
+class ByteTokenizer:
+    """Bytes as ids, for models with random weights, whose text means nothing: any id gives one visible character."""
+
+    stop_ids: frozenset[int] = frozenset()
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def encode(self, text: str) -> list[int]:
+        return [byte % self.vocab_size for byte in text.encode("utf-8", "replace")]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        stream = self.stream()
+        return "".join([*(stream.push(one) for one in ids), stream.end()])
+
+    def stream(self) -> TextStream:
+        return _ByteStream(lambda token_id, _: bytes([0x21 + token_id % 94]))
+
+    def chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        return self.encode("\n".join(text for _, text in messages))
+
+    def follow_up(self, text: str) -> list[int]:
+        return self.encode("\n" + text)
+
+
+class _ByteStream:
+    def __init__(self, bytes_of: Callable[[int, bool], bytes | None]) -> None:
+        self._bytes_of = bytes_of
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_first = True
+
+    def push(self, token_id: int) -> str:
+        found = self._bytes_of(int(token_id), self._is_first)
+        if found is None:
+            return ""
+        self._is_first = False
+        return self._decoder.decode(found)
+
+    def end(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+def _byte_level() -> dict[str, int]:
+    """The byte of each character in which byte-level BPE spells its tokens (GPT-2's bytes_to_unicode)."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
+
+
+def _byte_rule(decoder: Any) -> Callable[[str, bool], bytes]:
+    """How a token's spelling gives its bytes, by the decoder in tokenizer.json; LiveError where unknown."""
+    steps = decoder.get("decoders", [decoder]) if isinstance(decoder, Mapping) else []
+    kinds = {str(step.get("type")) for step in steps if isinstance(step, Mapping)}
+    if kinds == {"ByteLevel"}:
+        table = _byte_level()
+        return lambda token, _: bytes(table[one] for one in token if one in table)
+    if kinds and kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
+        strips = bool(kinds & {"Strip", "Metaspace"})
+
+        def sentence_piece(token: str, is_first: bool) -> bytes:
+            if found := _BYTE_TOKEN.fullmatch(token):
+                return bytes.fromhex(found[1])
+            text = token.replace(_SPACE, " ")
+            return (text[1:] if strips and is_first and text.startswith(" ") else text).encode("utf-8", "replace")
+
+        return sentence_piece
+    raise LiveError(
+        f"{TOKENIZER}: its decoder ({', '.join(sorted(kinds)) or 'none'}) is not understood; "
+        "byte-level BPE and SentencePiece with byte fallback are"
+    )
+
+
+def _library(text: str) -> Any:
+    """A new tokenizer of the `tokenizers` library; LiveError where it refuses the file."""
+    try:
+        import tokenizers
+    except ImportError:
+        raise LiveError("the package `tokenizers` is not installed; install requirements.txt for real models") from None
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as problem:  # The library raises plain Exception.
+        raise LiveError(f"{TOKENIZER} is not understood by the tokenizers library: {problem}") from None
+
+
+def _template(folder: Path, settings: Mapping[str, Any]) -> str:
+    """The text of the folder's chat template, which is only looked at; empty where it has none."""
+    separate = folder / "chat_template.jinja"
+    if separate.is_file():
+        return _read(separate, _MAX_SMALL_BYTES)
+    found = settings.get("chat_template")
+    if isinstance(found, list):  # Several, by name.
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, Mapping)}
+        found = named.get("default")
+    return found if isinstance(found, str) else ""
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """A small JSON file's object; empty where there is no such file."""
+    return _parsed(_read(path, _MAX_SMALL_BYTES), path.name) if path.is_file() else {}
+
+
+def _parsed(text: str, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise LiveError(f"{name} is not valid JSON") from None
+    if not isinstance(found, dict):
+        raise LiveError(f"{name} is not a JSON object")
+    return found
+
+
+def _read(path: Path, limit: int) -> str:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(limit + 1)
+    except OSError as problem:
+        raise LiveError(f"{path.name} cannot be read: {problem.strerror or problem}") from None
+    if len(data) > limit:
+        raise LiveError(f"{path.name} is larger than {limit:,} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise LiveError(f"{path.name} is not UTF-8 text") from None
+
+
+def _valid(text: str) -> str:
+    """The text without lone surrogates, which no tokenizer can take."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,82 @@
+"""What colours mean on the Live screen, and how times and sizes are written there."""
+
+from __future__ import annotations
+
+from pages.ui.live_story import CACHE, RECOMPUTE
+from pages.ui.theme import Palette
+
+SIDE_NAMES = {CACHE: "with the cache", RECOMPUTE: "without it, recomputed"}
+SHAPES = {CACHE: "", RECOMPUTE: "square"}
+# Colour and mark of each attention in a race, by the word that its name begins with.
+_VARIANTS = {"mha": (1, ""), "shipped": (0, "ring"), "gqa": (0, ""), "mqa": (2, "square"), "mla": (3, "diamond"),
+             "sliding": (4, "ring")}  # fmt: skip
+_SPARE = (5, "square")
+
+
+def colour_of(mode: str, colours: Palette) -> str:
+    """The colour of what was made with the cache, or without."""
+    return colours.series[0] if mode == CACHE else colours.series[1]
+
+
+def soft(colour: str, share: int, colours: Palette) -> str:
+    """That much percent of a colour on the background."""
+    return f"color-mix(in srgb,{colour} {share}%,{colours.background})"
+
+
+def text_colour(colour: str, colours: Palette) -> str:
+    """A colour moved towards the ink until text in it can be read (4.5:1)."""
+    pairs = ((int(colour[at : at + 2], 16), int(colours.ink[at : at + 2], 16)) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(0.72 * one + 0.28 * ink):02X}" for one, ink in pairs)
+
+
+def hatched(colour: str, colours: Palette) -> str:
+    """A fill for what is reserved and not yet used."""
+    return f"repeating-linear-gradient(135deg,{soft(colour, 34, colours)} 0 2px,{soft(colour, 12, colours)} 2px 8px)"
+
+
+def variant_look(variant: str, colours: Palette) -> tuple[str, str]:
+    """(colour, shape of the marks) of an attention."""
+    at, shape = _VARIANTS.get(variant.partition(":")[0], _SPARE)
+    return colours.series[at], shape
+
+
+def variant_name(variant: str, shipped: str = "") -> str:
+    """An attention as it is called: `gqa:4` is GQA with 4 KV heads."""
+    name, _, more = variant.partition(":")
+    if name == "shipped":
+        return f"as shipped, {shipped}" if shipped and shipped != "shipped" else "as shipped"
+    if name == "gqa":
+        return f"GQA, {more} KV heads"
+    if name == "mla":
+        return f"MLA {more}".strip()
+    if name == "sliding":
+        return f"window {int(more):,}" if more.isdigit() else f"window {more}"
+    return name.upper()
+
+
+def duration(seconds: float) -> str:
+    """A time with three figures at most: `41 ms`, `2.03 s`, `7.4 ms`, `85 µs`."""
+    if seconds >= 99.5:
+        return f"{seconds:,.0f} s"
+    if seconds >= 0.9995:
+        return f"{seconds:.3g} s"
+    if seconds >= 0.0095:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds >= 0.0001:
+        return f"{1000 * seconds:.2g} ms"
+    return f"{1e6 * seconds:.0f} µs"
+
+
+def rate(per_second: float) -> str:
+    """Tokens per second: whole ones from ten upwards."""
+    return f"{per_second:,.0f}" if per_second >= 9.95 else f"{per_second:.1f}"
+
+
+def times(factor: float) -> str:
+    """A factor: `42×`, `5.3×`."""
+    return f"{factor:,.0f}×" if factor >= 9.95 else f"{factor:.1f}×"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 token`, `1,024 tokens`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,258 @@
+"""The sections of the Live screen. Those that move while a job runs are fragments that ask for its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+
+import streamlit as st
+
+from pages.ui import cards, live_charts, live_controls, live_look, live_machine, live_state, theme
+from pages.ui import live_words as words
+from pages.ui.live_controls import ALL_CONTEXTS, ALL_RACE_CONTEXTS
+from pages.ui.live_state import PROBE, RACE, RUN, Result
+from pages.ui.live_story import CACHE, RECOMPUTE, Story
+
+_CONTAINERS = ("live_top", "live_settings", "live_probe_row", "live_race_row")
+
+
+def style(colours: theme.Palette) -> None:
+    """The little that this screen adds to the layout; call once in every run."""
+    blue, orange = live_look.colour_of(CACHE, colours), live_look.colour_of(RECOMPUTE, colours)
+    bubble = live_look.soft(colours.muted, 12, colours)
+    phone = ",".join(f".st-key-{key} [data-testid='stColumn']" for key in _CONTAINERS)
+    st.html(f"""<style>
+.st-key-numbers [data-testid="stVerticalBlockBorderWrapper"], .st-key-numbers [data-testid="stColumn"]>div>div
+  {{border-top:4px solid {blue}}}
+.st-key-numbers [data-testid="stColumn"]:nth-child(3)>div>div {{border-top-color:{orange}}}
+[data-testid="stStatusWidget"]{{display:none}}
+.kv-go{{display:flex;align-items:center;gap:.7rem;font-size:1.0625rem;min-height:2rem;flex-wrap:wrap;
+  font-variant-numeric:tabular-nums}}
+.kv-go i{{width:12px;height:12px;border-radius:50%;background:{orange};flex:none}}
+.kv-go i.still{{background:{colours.muted};animation:none!important}}
+.kv-go s{{flex:1;min-width:120px;max-width:420px;height:8px;border-radius:4px;background:{colours.grid};
+  overflow:hidden}}
+.kv-go s b{{display:block;height:100%;background:{blue}}}
+.kv-say{{font-size:1.125rem;line-height:1.5;min-height:11rem;max-height:24rem;overflow-y:auto}}
+.kv-say p{{margin:0 0 .6rem;white-space:pre-wrap;overflow-wrap:anywhere}}
+.kv-say p.u{{background:{bubble};border-radius:.6rem;padding:.45rem .8rem;width:fit-content;
+  max-width:92%;margin-left:auto}}
+.kv-say p.m{{border-left:3px solid {blue};padding-left:.8rem}}
+.kv-say em{{font-style:normal;color:{blue};font-weight:700}}
+.kv-say small{{font-size:.9375rem;color:{colours.muted}}}
+.st-key-live_run button,.st-key-live_stop button{{min-height:72px}}
+.st-key-live_run button:enabled,.st-key-live_stop button:enabled{{color:{colours.background}}}
+.st-key-live_stop button:enabled{{background:{orange};border-color:{orange}}}
+.st-key-live_run button p,.st-key-live_stop button p{{font-size:1.25rem;font-weight:600}}
+.st-key-numbers [data-testid="stMetricValue"]{{font-variant-numeric:tabular-nums}}
+@media (min-width:1200px){{.st-key-numbers [data-testid="stMetricValue"]{{font-size:2.6rem}}}}
+@keyframes kv-pulse{{50%{{opacity:.25}}}}
+@keyframes kv-blink{{50%{{opacity:0}}}}
+@media (prefers-reduced-motion:no-preference){{
+  .kv-go i{{animation:kv-pulse 1.2s infinite}}
+  .kv-say em{{animation:kv-blink 1s steps(1) infinite}}
+}}
+@media (max-width:640px){{
+  {phone} {{flex:1 1 100%;min-width:100%;width:100%}}
+  .st-key-live_settings [data-testid="stColumn"]:nth-child(n+3)
+    {{flex:1 1 calc(50% - 1rem);min-width:calc(50% - 1rem);width:calc(50% - 1rem)}}
+}}
+</style>""")
+
+
+def _moving(kinds: tuple[str, ...], draw: Callable[[], None]) -> None:
+    """Draw a part, and again four times a second while a job of these kinds is watched."""
+    live = live_state.running(*kinds)
+
+    @st.fragment(run_every=live_state.POLL_S if live else None)
+    def part() -> None:
+        if live:
+            live_state.poll()
+        if live_state.running(*kinds) != live:
+            st.rerun()
+        draw()
+
+    part()
+
+
+def board(off: str, colours: theme.Palette) -> None:
+    """The run: what is going on, the big numbers, the answer and the time line, the next turn, times and bytes."""
+
+    def draw() -> None:
+        _head(colours)
+        with st.container(key="live_go_on"):
+            _go_on(off)
+        _curves(colours)
+
+    _moving((RUN,), draw)
+
+
+def _head(colours: theme.Palette) -> None:
+    result = live_state.results().get(RUN)
+    story = result.story if result else Story()
+    _status(RUN, result)
+    st.caption(words.model_line(story) or ("Nothing has run yet: press Run." if result is None else "Getting ready."))
+    for note in story.notes:
+        st.caption(note)
+    cards.row(words.cards(story, result is None or result.finished))
+    left, right = st.columns([5, 7], gap="large")
+    with left, st.container(key="live_answer"):
+        st.html(_answer(result))
+    with right, st.container(key="live_timeline", gap="xsmall"):
+        st.subheader(words.timeline_title(story), anchor=False)
+        drawn = live_charts.timeline(story, colours)
+        st.html(drawn or "<p>The prompt is read first: a wide bar. After it a tick for each token.</p>")
+
+
+def _status(kind: str, result: Result | None) -> None:
+    """A line about what goes on, or how it ended; the same height in both cases."""
+    watch = live_state.watched()
+    if result is not None and watch is not None and watch.result is result and not result.finished:
+        text, share = words.status(result, watch.ticket)
+        bar = "" if share is None else f"<s><b style='width:{max(4, 100 * share):.0f}%'></b></s>"
+        st.html(f"<div class='kv-go' role='status'><i></i><span>{escape(text)}</span>{bar}</div>")
+    elif result is not None and result.record is None:
+        if result.state == "failed":
+            st.error(result.message or "The job failed.", icon=":material/error:")
+        elif text := words.ended(result):
+            st.html(f"<div class='kv-go' role='status'><i class='still'></i><span>{escape(text)}</span></div>")
+    if result is not None and (said := words.recording_words(result)):
+        st.caption(f":material/radio_button_checked: {said}")
+    if result is not None:
+        for cut in result.story.truncated:
+            mode = live_look.SIDE_NAMES.get(str(cut.get("mode")), "")
+            why = live_charts.limit_words(str(cut.get("why")))
+            st.caption(f"The curve {mode} ends early, at {cut.get('at', 0):,} tokens: {why}.")
+
+
+def _answer(result: Result | None) -> str:
+    """The conversation, with what is being written at its end."""
+    if result is None:
+        return "<div class='kv-say'><small>The answer appears here, token by token.</small></div>"
+    story = result.story
+    before = [turn for turn in live_state.turns() if turn is not result] if result.job.get("continue_of") else []
+    parts = []
+    for turn in before:
+        parts.append(
+            f"<p class='u'>{escape(live_controls.asked(turn.job))}</p><p class='m'>{escape(turn.story.text)}</p>"
+        )
+    parts += [f"<p class='m'>{escape(text)}</p>" for text in story.earlier]
+    said = "" if story.earlier else live_controls.asked(result.job)
+    if not said and result.job.get("prompt_tokens"):
+        said = f"{int(result.job['prompt_tokens']):,} tokens of English text"
+    if said:
+        parts.append(f"<p class='u'>{escape(said[:2000])}</p>")
+    cursor = "" if result.finished else "<em>▋</em>"
+    parts.append(f"<p class='m'>{escape(story.text)}{cursor}</p>")
+    if story.random:
+        parts.append("<small>Random weights: times and bytes are real, the text means nothing.</small>")
+    return f"<div class='kv-say' tabindex='0' role='region' aria-label='The conversation'>{''.join(parts)}</div>"
+
+
+def _go_on(off: str) -> None:
+    """The next turn: only what is new is read, the rest stands in the cache."""
+    result = live_state.results().get(RUN)
+    story = result.story if result else Story()
+    told = words.saving(story, live_machine.afresh_s(story)) if result and result.finished else ""
+    if told:
+        st.success(told, icon=":material/savings:")
+    if off or not live_state.turns() or result is None or result.record is not None:
+        return
+    with st.container(key="live_next"):
+        text, button = st.columns([6, 1.2], vertical_alignment="bottom", gap="small")
+    with text:
+        st.text_input(
+            "Go on with the conversation", key="live_on", placeholder="Say it in one sentence.",
+            disabled=live_state.running(),
+        )  # fmt: skip
+    with button:
+        st.button(
+            "Ask on", key="live_on_go", on_click=live_controls.go_on, disabled=live_state.running(), width="stretch",
+            icon=":material/forum:",
+        )  # fmt: skip
+
+
+def _curves(colours: theme.Palette) -> None:
+    result = live_state.results().get(RUN)
+    story = result.story if result else Story()
+    left, right = st.columns(2, gap="large")
+    for column, key, title, drawn in (
+        (left, "live_latency", words.latency_title(story), live_charts.latency(story, colours)),
+        (right, "live_held", words.held_title(story), live_charts.held(story, colours)),
+    ):
+        with column, st.container(key=key, gap="xsmall"):
+            st.subheader(title, anchor=False)
+            if drawn is None:
+                st.caption("Appears with the first tokens.")
+            else:
+                chart, names = drawn
+                st.html(names)
+                st.html(chart)
+
+
+def probe(off: str, colours: theme.Palette) -> None:
+    """Time of a token against the context, with and without the cache."""
+    result = live_state.results().get(PROBE)
+    st.subheader(words.probe_title(result.story.probes if result else ()), anchor=False)
+    with st.container(key="live_probe_row"):
+        pick, button = st.columns([5, 1.4], vertical_alignment="bottom", gap="small")
+    with pick:
+        st.pills(
+            "Contexts", ALL_CONTEXTS, key="live_contexts", selection_mode="multi",
+            format_func=lambda one: f"{one:,}",
+        )  # fmt: skip
+    with button:
+        live_controls.stop_or(
+            "Probe", "live_probe_go", live_controls.probe, disabled=bool(off), icon=":material/show_chart:"
+        )
+    _moving((PROBE,), lambda: _probe(colours))
+
+
+def _probe(colours: theme.Palette) -> None:
+    result = live_state.results().get(PROBE)
+    _status(PROBE, result)
+    drawn = live_charts.probe(result.story, result.job.get("contexts", ()), colours) if result else None
+    if drawn is None:
+        st.caption("One step at each context, with the cache and recomputing everything. It takes seconds.")
+        return
+    chart, names = drawn
+    with st.container(key="live_probe_chart", gap="xsmall"):
+        st.html(names)
+        st.html(chart)
+
+
+def race(off: str, colours: theme.Palette) -> None:
+    """Attention variants against each other, with random weights of the same shape."""
+    result = live_state.results().get(RACE)
+    shipped = live_machine.shipped_attention()
+    st.subheader(words.race_title(result.story.probes if result else (), shipped), anchor=False)
+    with st.container(key="live_race_row"):
+        pick, contexts, button = st.columns([4, 3, 1.4], vertical_alignment="bottom", gap="small")
+    listed = live_controls.attentions()
+    st.session_state["live_variants"] = [one for one in st.session_state["live_variants"] if one in listed]
+    with pick:
+        st.pills("Variants", listed, key="live_variants", selection_mode="multi", format_func=live_look.variant_name)
+    with contexts:
+        st.pills(
+            "At", ALL_RACE_CONTEXTS, key="live_race_contexts", selection_mode="multi",
+            format_func=lambda one: f"{one:,}",
+        )  # fmt: skip
+    with button:
+        live_controls.stop_or("Race", "live_race_go", live_controls.race, disabled=bool(off), icon=":material/flag:")
+    _moving((RACE,), lambda: _race(colours, shipped))
+
+
+def _race(colours: theme.Palette, shipped: str) -> None:
+    result = live_state.results().get(RACE)
+    _status(RACE, result)
+    drawn = live_charts.race(result.story, result.job.get("contexts", ()), colours, shipped) if result else None
+    if drawn is None:
+        st.caption(
+            "Each attention with random weights in the live model's shape: what is timed is real, what it writes means "
+            "nothing and is not shown."
+        )
+        return
+    chart, names = drawn
+    with st.container(key="live_race_chart", gap="xsmall"):
+        st.html(names)
+        st.html(chart)

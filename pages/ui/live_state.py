@@ -1,0 +1,237 @@
+"""What a browser session does with the live engine: the job it watches, the jobs that follow, and what came of them.
+
+A page never waits: it submits a job, and a fragment asks for its events four times a second while it runs. Asking also
+renews the job's lease, so that a closed tab frees the machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import streamlit as st
+
+from kvcore.errors import LiveError
+from kvcore.live.queue import default_queue
+from kvcore.live.runs import RunRecord
+from kvcore.live.settings import read_limits
+from pages.ui.live_story import Story, tell
+
+RUN, PROBE, RACE, MACHINE = "run", "probe", "race", "host"
+POLL_S = 0.25
+FINISHED = ("done", "failed", "cancelled", "abandoned")
+# Controls that keep their value while other pages are open.
+KEYS = (
+    "live_prompt", "live_model", "live_length", "live_new", "live_batch", "live_attention", "live_kv", "live_weights",
+    "live_layers", "live_again", "live_probe_too", "live_heat", "live_top_p", "live_seed", "live_chat", "live_hub",
+    "live_contexts", "live_variants", "live_race_contexts", "live_on",
+)  # fmt: skip
+IN_POPOVER = (
+    "live_attention", "live_kv", "live_weights", "live_layers", "live_heat", "live_top_p", "live_seed", "live_chat",
+    "live_hub",
+)  # fmt: skip
+_SHADOW, _WATCH, _RESULTS, _TURNS = "live_shadow", "live_watch", "live_results", "live_turns"
+
+
+class Ticket(Protocol):
+    """A job in the queue, or a recording that plays."""
+
+    state: str
+    message: str
+
+    @property
+    def ahead(self) -> int: ...
+
+    def events(self, after: int = 0) -> list[Any]: ...
+
+    def touch(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class Queue(Protocol):
+    """What the page needs of the queue."""
+
+    def submit(self, job: Mapping[str, Any]) -> Ticket: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """What a job has told so far; `record` is the recording that plays instead of an engine."""
+
+    kind: str
+    job: dict[str, Any] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    state: str = "waiting"
+    message: str = ""
+    record: RunRecord | None = None
+
+    @property
+    def story(self) -> Story:
+        return tell(self.events)
+
+    @property
+    def finished(self) -> bool:
+        return self.state in FINISHED
+
+
+@dataclass(slots=True, kw_only=True)
+class Watch:
+    """The job that is watched now, and those that follow it."""
+
+    ticket: Ticket
+    result: Result
+    then: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    follow: list[tuple[Ticket, Result]] = field(default_factory=list)
+    stopping: bool = False
+
+
+def queue() -> Queue:
+    """The queue of this server's engine."""
+    return default_queue()
+
+
+def why_off() -> str:
+    """Why nothing can run here, as a sentence; empty where it can."""
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed on this server, so no model can run here: install what requirements.txt lists."
+    try:
+        limits = read_limits()
+    except LiveError as problem:
+        return f"The live engine's settings cannot be read: {problem}."
+    return "The live engine is turned off on this server (KV_LIVE_OFF)." if limits.off else ""
+
+
+def begin(defaults: Mapping[str, Any]) -> None:
+    """Give every control its last value, or its default; call first in every run of the page."""
+    keep = st.session_state
+    shadow = keep.get(_SHADOW, {})
+    for key, value in defaults.items():
+        if key not in keep:
+            keep[key] = shadow.get(key, value)
+    # A popover's controls are made in the browser when it is opened: they take their value only if it is set in the
+    # run before that, whichever it is.
+    for key in IN_POPOVER:
+        if key in keep:
+            keep[key] = keep[key]
+    poll()
+
+
+def finish() -> None:
+    """Remember what the controls hold; call last."""
+    keep = st.session_state
+    keep[_SHADOW] = {**keep.get(_SHADOW, {}), **{key: keep[key] for key in KEYS if key in keep}}
+
+
+def session_name() -> str:
+    """The name under which the engine keeps this session's conversation."""
+    return str(st.session_state.setdefault("live_session", f"page-{uuid.uuid4().hex[:12]}"))
+
+
+def start(*jobs: tuple[str, dict[str, Any]]) -> None:
+    """Submit the first (kind, job); the others follow when it is done. A refusal becomes a sentence."""
+    _leave()
+    (kind, job), *rest = jobs
+    try:
+        ticket = queue().submit(job)
+    except LiveError as problem:
+        st.session_state["live_problem"] = f"{problem}."
+        return
+    st.session_state["live_problem"] = ""
+    _watch(Watch(ticket=ticket, result=Result(kind=kind, job=job), then=list(rest)))
+
+
+def play(*parts: tuple[Ticket, Result]) -> None:
+    """Show recordings one after the other, in their own time."""
+    _leave()
+    (ticket, result), *rest = parts
+    st.session_state["live_problem"] = ""
+    _watch(Watch(ticket=ticket, result=result, follow=list(rest)))
+
+
+def _watch(watch: Watch) -> None:
+    st.session_state[_WATCH] = watch
+    results()[watch.result.kind] = watch.result
+    _read(watch)
+
+
+def stop() -> None:
+    """Ask the watched job to end, and drop those that were to follow; what it has shown stays."""
+    watch = watched()
+    if watch is not None:
+        watch.then, watch.follow = [], []
+        watch.stopping = True
+        watch.ticket.cancel()
+
+
+def _leave() -> None:
+    """Turn to something else: what was watched is cancelled and no longer followed."""
+    watch = watched()
+    if watch is not None:
+        stop()
+        st.session_state[_WATCH] = None
+        watch.result.state, watch.result.message = "cancelled", "Stopped."
+
+
+def poll() -> bool:
+    """Take in what is new; whether the watched job has ended or given way to the next since the last time."""
+    watch: Watch | None = st.session_state.get(_WATCH)
+    if watch is None:
+        return False
+    watch.ticket.touch()
+    _read(watch)
+    if not watch.result.finished:
+        return False
+    st.session_state[_WATCH] = None
+    st.session_state["live_newest"] = watch.result.kind
+    if watch.result.kind == RUN and watch.result.record is None:
+        _remember_turn(watch.result)
+    if watch.result.state == "done" and not watch.result.story.error:
+        if watch.then:
+            start(*watch.then)
+        elif watch.follow:
+            (ticket, result), *rest = watch.follow
+            ticket.touch()
+            _watch(Watch(ticket=ticket, result=result, follow=rest))
+    return True
+
+
+def _read(watch: Watch) -> None:
+    # The state first: what is told after it was read is taken at the next poll, and nothing at an end is lost.
+    state, message = watch.ticket.state, watch.ticket.message
+    watch.result.events += [dict(event) for event in watch.ticket.events(len(watch.result.events))]
+    watch.result.state, watch.result.message = state, message
+
+
+def _remember_turn(result: Result) -> None:
+    keep = st.session_state
+    if not result.job.get("continue_of"):
+        keep[_TURNS] = []
+    if result.story.cache.prefill is not None and result.job.get("session"):
+        keep.setdefault(_TURNS, []).append(result)
+
+
+def turns() -> list[Result]:
+    """The finished turns of the conversation that the engine keeps."""
+    return list(st.session_state.get(_TURNS, []))
+
+
+def watched() -> Watch | None:
+    """What is being watched."""
+    found: Watch | None = st.session_state.get(_WATCH)
+    return found
+
+
+def running(*kinds: str) -> bool:
+    """Whether a job of one of these kinds (of any, without) is being watched."""
+    watch = watched()
+    return watch is not None and (not kinds or watch.result.kind in kinds)
+
+
+def results() -> dict[str, Result]:
+    """What came of the last job of each kind."""
+    found: dict[str, Result] = st.session_state.setdefault(_RESULTS, {})
+    return found

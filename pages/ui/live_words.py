@@ -1,0 +1,276 @@
+"""Sentences of the Live screen, computed from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from kvcore.units import format_bytes, format_count
+from pages.ui.cards import Card
+from pages.ui.live_look import counted, duration, rate, times, variant_name
+from pages.ui.live_replay import where
+from pages.ui.live_state import Result, Ticket
+from pages.ui.live_story import CACHE, RECOMPUTE, Probe, Story
+
+_DONE = {
+    "length": "Done: all tokens made",
+    "stop": "Done: the model ended its answer",
+    "time": "Stopped at the time budget",
+    "cancelled": "Stopped",
+}
+_DEVICES = {"cpu": "CPU", "cuda": "CUDA", "mps": "Apple MPS"}
+# What one token must take more before it is called so.
+_STEADY = 1.15
+
+
+def title(result: Result | None) -> str:
+    """The screen's headline: what the run on it showed."""
+    story = result.story if result else Story()
+    first, each = story.cache.prefill, story.cache.median_s
+    if result is not None and not result.finished:
+        return "A language model is running, and this is what each token takes"
+    if first is None or not each:
+        return "The first token costs more than all others: watch a language model do it"
+    head = f"The first token took **{duration(first.seconds)}**, each one after it **{duration(each)}**"
+    slower = story.slower()
+    if slower and slower > _STEADY:
+        return f"{head}; without the cache it would be **{times(slower)}** as long"
+    return head
+
+
+def model_line(story: Story) -> str:
+    """Which model ran, with what, on what; empty before that is known."""
+    ready = story.ready
+    if not ready:
+        return ""
+    weights = "real weights" if ready.get("weights") == "real" else "**random weights**"
+    layers = f"cut to {ready['layers']} of {ready['cut_from']} layers" if ready.get("cut_from") else ""
+    parts = [
+        f"**{ready.get('title') or ready.get('model')}**",
+        f"{format_count(ready['parameters'])} parameters" if ready.get("parameters") else "",
+        f"{weights} in {ready.get('weight_format')}, {format_bytes(ready['weight_bytes'])}"
+        if ready.get("weight_bytes")
+        else weights,
+        layers,
+        f"cache in {ready.get('kv_format')}",
+        "" if ready.get("attention") in (None, "shipped") else f"attention {variant_name(str(ready['attention']))}",
+        device_words(story),
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def device_words(story: Story) -> str:
+    """The device, its threads and the bandwidth that was measured on it."""
+    ready, host = story.ready, story.host
+    device = str(ready.get("device") or host.get("device") or "")
+    name = _DEVICES.get(device.partition(":")[0], device)
+    threads = f", {counted(int(ready['threads']), 'thread')}" if device == "cpu" and ready.get("threads") else ""
+    band = host.get("read_bandwidth_bytes_per_s")
+    return f"{name}{threads}" + (f", reads {band / 1e9:.3g} GB/s" if band else "")
+
+
+def recording_words(result: Result) -> str:
+    """That a result is a recording, and where it was made; empty where it is not."""
+    if result.record is None:
+        return ""
+    how = "A recording" if result.finished else "A recording, at its true speed"
+    return f"**{how}**: made on {where(result.record)}, not here and now."
+
+
+def cards(story: Story, finished: bool) -> list[Card]:
+    """The four big numbers, as far as they are known."""
+    first, each = story.cache.prefill, story.cache.median_s
+    waiting = "not measured" if finished else "coming"
+    return [
+        Card(
+            label="First token",
+            value=duration(first.seconds) if first else "…",
+            line=_first_line(story) if first else waiting,
+            help="Time to first token (TTFT): the whole prompt is read at once, in the prefill.",
+        ),
+        Card(
+            label="Then, each token",
+            value=duration(each) if each else "…",
+            line=_each_line(story) if each else waiting,
+            help="Time per output token with the cache: the median of the steps after the first token.",
+        ),
+        _without(story, waiting),
+        _held(story, waiting),
+    ]
+
+
+def _first_line(story: Story) -> str:
+    first = story.cache.prefill
+    if first is None:
+        return ""
+    speed = first.tokens * first.batch / first.seconds if first.seconds else 0
+    read = (
+        f"{counted(first.tokens, 'new token')} read, {first.reused:,} already in the cache"
+        if first.reused
+        else (f"{counted(first.tokens, 'prompt token')} read at once")
+    )
+    many = f" × {first.batch}" if first.batch > 1 else ""
+    return f"{read}{many}: **{rate(speed)} tokens/s**"
+
+
+def _each_line(story: Story) -> str:
+    each = story.cache.median_s or 0.0
+    speed = story.batch / each
+    told = [one.predicted_s for one in story.cache.tokens if one.predicted_s is not None]
+    expected = f"; predicted {duration(median(told))}" if told else ""
+    return f"**{rate(speed)} tokens/s**, median of {len(story.cache.tokens)}{expected}"
+
+
+def _without(story: Story, waiting: str) -> Card:
+    tokens = story.recompute.tokens
+    slower = story.slower()
+    value = duration(tokens[-1].seconds) if tokens else "…"
+    line = waiting
+    if tokens and slower:
+        line = f"the last token; at the end **{times(slower)} as long**"
+        if tokens[-1].seconds > _STEADY * tokens[0].seconds:
+            line += ", and climbing"
+    return Card(
+        label="Without the cache", value=value, line=line,
+        help="The whole conversation is computed again for every token, as it must be where nothing is remembered.",
+    )  # fmt: skip
+
+
+def _held(story: Story, waiting: str) -> Card:
+    held = story.cache.held
+    if held is None:
+        return Card(label="Cache held", value="…", line=waiting)
+    same = held.resident == held.predicted_resident
+    match = "as predicted, to the byte" if same else f"predicted {format_bytes(held.predicted_resident)}"
+    return Card(
+        label="Cache held", value=format_bytes(held.resident),
+        line=f"**{match}**; {format_bytes(held.reserved)} reserved",
+        help="Resident: filled rows of the cache's tensors. Reserved: their storage, in whole blocks.",
+    )  # fmt: skip
+
+
+def status(result: Result, ticket: Ticket | None) -> tuple[str, float | None]:
+    """(what is going on, share done or None) while a job is watched."""
+    story = result.story
+    if ticket is not None and result.state == "waiting" and result.record is None:
+        ahead = ticket.ahead
+        return (f"In the queue: {counted(ahead, 'job')} before yours" if ahead else "Starting the engine", None)
+    if story.progress is not None:
+        what, done, of = story.progress
+        return f"{what[:1].upper()}{what[1:]}", min(1.0, done / of) if of else None
+    if result.kind == "probe":
+        return f"The probe: {counted(len(story.probes), 'step')} measured", None
+    if result.kind == "race":
+        return f"The race: {counted(len(story.probes), 'step')} measured", None
+    made, wanted = len(story.cache.tokens) + 1, int(result.job.get("new_tokens") or 0)
+    if story.recompute.prefill or (result.job.get("also_recompute") and made >= wanted > 1):
+        return f"The same again without the cache: token {len(story.recompute.tokens) + 1}", None
+    if story.cache.prefill:
+        return f"With the cache: token {len(story.cache.tokens) + 1}", None
+    return "Reading the prompt", None
+
+
+def ended(result: Result) -> str:
+    """How a finished job ended where there is something to say about it."""
+    if result.state in ("failed", "cancelled", "abandoned"):
+        return result.message or result.state
+    if result.kind != "run" and result.story.done == "length":
+        return "Done"
+    return _DONE.get(result.story.done, "")
+
+
+def timeline_title(story: Story) -> str:
+    """What the time line shows."""
+    first, each = story.cache.prefill, story.cache.median_s
+    if first is None:
+        return "First the prompt, then token by token"
+    if not each:
+        return f"The prefill reads {counted(first.tokens, 'token')} in one go"
+    worth = first.seconds / each
+    wide = f"One prefill, as wide as {worth:.1f} tokens" if worth >= _STEADY else "One prefill, no wider than a token"
+    both = story.recompute.seconds
+    if story.recompute.tokens and len(story.recompute.tokens) >= len(story.cache.tokens) and both > story.cache.seconds:
+        return f"{wide}; without the cache {times(both / story.cache.seconds)} as long"
+    return wide
+
+
+def latency_title(story: Story) -> str:
+    """What the tokens' times show."""
+    cached, again = story.cache.tokens, story.recompute.tokens
+    if not cached:
+        return "Time of each token"
+    first, last = _start(cached), _end(cached)
+    flat = last < _STEADY * first
+    held = f"stays at {duration(last)}" if flat else f"goes from {duration(first)} to {duration(last)}"
+    if len(again) < 4:
+        return f"With the cache a token {held}"
+    return f"With the cache a token {held}; without, {duration(_start(again))} becomes {duration(_end(again))}"
+
+
+def _start(tokens: Sequence[Any]) -> float:
+    return float(median(one.seconds for one in tokens[: max(1, min(5, len(tokens) // 2))]))
+
+
+def _end(tokens: Sequence[Any]) -> float:
+    return float(median(one.seconds for one in tokens[-max(1, min(5, len(tokens) // 2)) :]))
+
+
+def held_title(story: Story) -> str:
+    """What the cache's bytes show."""
+    first, tokens = story.cache.prefill, story.cache.tokens
+    if first is None:
+        return "Bytes of the cache"
+    told = [first.held, *(one.held for one in tokens)]
+    if any(not one.as_predicted for one in told):
+        off = max(abs(one.resident - one.predicted_resident) for one in told)
+        return f"The cache is not what was predicted: off by up to {format_bytes(off)}"
+    steady = [two.held.resident - one.held.resident for one, two in pairwise(tokens)]
+    grown = f", {format_bytes(median(steady))} a token" if steady and steady[-1] else ""
+    return f"The cache grows byte for byte as predicted{grown}"
+
+
+def probe_title(probes: Sequence[Probe]) -> str:
+    """What the probe shows."""
+    by = {(one.mode, one.context): one.seconds for one in probes}
+    both = sorted(context for mode, context in by if mode == RECOMPUTE and (CACHE, context) in by)
+    if len(both) < 2:
+        return "The longer the conversation, the more the cache is worth"
+    low, high = both[0], both[-1]
+    ratios = [by[RECOMPUTE, at] / by[CACHE, at] for at in (low, high)]
+    return (
+        f"At {low:,} tokens the cache is worth {times(ratios[0])}, at {high:,} it is worth {times(ratios[1])}: "
+        f"{duration(by[CACHE, high])} instead of {duration(by[RECOMPUTE, high])}"
+    )
+
+
+def race_title(probes: Sequence[Probe], shipped: str) -> str:
+    """What the race shows."""
+    if not probes:
+        return "Which attention is fastest as the conversation grows?"
+    last = max(one.context for one in probes)
+    there = sorted((one for one in probes if one.context == last), key=lambda one: one.seconds)
+    if len(there) < 2:
+        return f"The race at {last:,} tokens"
+    best, worst = there[0], there[-1]
+    return (
+        f"At {last:,} tokens {variant_name(best.variant, shipped)} takes {duration(best.seconds)}, "
+        f"{variant_name(worst.variant, shipped)} {duration(worst.seconds)}: {times(worst.seconds / best.seconds)}"
+    )
+
+
+def saving(story: Story, afresh_s: float | None) -> str:
+    """What a further turn saved by going on from the cache."""
+    first = story.cache.prefill
+    if first is None or not first.reused:
+        return ""
+    whole = first.reused + first.tokens
+    head = (
+        f"**{first.reused:,} of {whole:,} tokens were in the cache already**: only "
+        f"{counted(first.tokens, 'token')} had to be read, in {duration(first.seconds)}"
+    )
+    if afresh_s is None or afresh_s <= first.seconds:
+        return f"{head}."
+    less = times(afresh_s / first.seconds)
+    return f"{head} instead of {duration(afresh_s)} (predicted) for all of them: **{less} less**."

@@ -1,0 +1,484 @@
+"""The Live screen without a browser and without an engine: what it shows of a job's events, and what it asks for."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvcore.live import runs
+from pages.ui import live_charts, live_controls, live_plot, live_replay, live_state, live_words, theme
+from pages.ui.live_look import duration, times
+from pages.ui.live_story import Story, tell
+from tests.pages.live_fake import HOST, TOKEN_BYTES, FakeQueue, events_of
+
+APP = str(Path(__file__).parents[2] / "app.py")
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> FakeQueue:
+    """A queue whose jobs go on only when the test says so."""
+    fake = FakeQueue()
+    monkeypatch.setattr(live_state, "queue", lambda: fake)
+    monkeypatch.setattr(live_state, "why_off", lambda: "")
+    return fake
+
+
+@pytest.fixture(autouse=True)
+def recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three recordings of scripted jobs, whatever is shipped."""
+    jobs = (
+        {"job": "run", "new_tokens": 48, "also_recompute": True},
+        {"job": "probe", "contexts": [16, 64, 256, 1024]},
+        {"job": "race", "variants": ["mha", "shipped", "mqa"], "contexts": [128, 1024]},
+    )
+    made = tuple(
+        runs.from_events(
+            [event for _, event in events_of(job)], name=str(job["job"]), kind=str(job["job"]),
+            prompt="Why?" if job["job"] == "run" else "", made_at="2026-11-29T20:00:00Z",
+        )
+        for job in jobs
+    )  # fmt: skip
+    monkeypatch.setattr(live_replay, "shipped", lambda: made)
+
+
+def open_page(**query: str) -> AppTest:
+    at = AppTest.from_file(APP, default_timeout=60)
+    for name, value in query.items():
+        at.query_params[name] = value
+    at.run()
+    return ran(at.switch_page("pages/live.py").run())
+
+
+def ran(at: AppTest) -> AppTest:
+    assert not at.exception, at.exception[0].value
+    return at
+
+
+def click(at: AppTest, key: str) -> AppTest:
+    return ran(at.button(key=key).click().run())
+
+
+def texts(at: AppTest) -> str:
+    found = [
+        one.value for one in (*at.title, *at.markdown, *at.caption, *at.subheader, *at.error, *at.info, *at.success)
+    ]
+    return "\n".join([*found, *(html.proto.body for html in at.get("html"))])
+
+
+def cards(at: AppTest) -> list[str]:
+    return [metric.value for metric in at.metric]
+
+
+def charts(at: AppTest) -> list[str]:
+    """The text alternatives of the charts on the page."""
+    return re.findall(r"class='kv-(?:plot|lanes)' role='img' aria-label='([^']*)'", texts(at))
+
+
+def told(**job: object) -> Story:
+    return tell(event for _, event in events_of({"job": "run", **job}))
+
+
+# --- opening -----------------------------------------------------------------------------------------------------
+
+
+def test_opens_on_a_recording_and_runs_nothing(queue: FakeQueue) -> None:
+    at = open_page()
+    assert queue.tickets == []
+    assert "**A recording**: made on AMD EPYC, 1 thread, 2026-11-29" in texts(at)
+    # 44 tokens: 1.02 × (30 ms + 44 × 1.4 ms + 44² × 0.12 µs) = 93.7 ms, and 2 × 30 layers × 3 heads × 64 × 2 B a token.
+    assert cards(at)[0] == "94 ms"
+    assert cards(at)[1] == "39 ms"
+    assert cards(at)[3] == f"{91 * TOKEN_BYTES / 2**20:.2f}".rstrip("0").rstrip(".") + " MiB"
+    assert len(charts(at)) == 5
+    assert not at.error
+    assert not at.warning
+
+
+def test_without_an_engine_it_says_so_and_still_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KV_LIVE_OFF", "1")
+    at = open_page()
+    assert "KV_LIVE_OFF" in texts(at)
+    assert at.button(key="live_run").disabled
+    assert at.button(key="live_probe_go").disabled
+    assert at.button(key="live_race_go").disabled
+    assert not at.button(key="live_replay").disabled
+    click(at, "live_replay")
+    assert "A recording, at its true speed" in texts(at)
+
+
+def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KV_LIVE_OFF", raising=False)
+    real = live_state.importlib.util.find_spec
+    monkeypatch.setattr(live_state.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name))
+    assert "torch is not installed" in live_state.why_off()
+
+
+def test_settings_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KV_LIVE_MAX_TOKENS", "many")
+    assert "KV_LIVE_MAX_TOKENS" in live_state.why_off()
+
+
+# --- a run -------------------------------------------------------------------------------------------------------
+
+
+def test_run_asks_for_the_default_and_shows_it_token_by_token(queue: FakeQueue) -> None:
+    at = click(open_page(), "live_run")
+    job = queue.last.job
+    assert job["job"] == "run"
+    assert job["prompt"] == live_controls.PROMPT
+    assert job["also_recompute"] is True
+    assert job["session"].startswith("page-")
+    assert cards(at) == ["…"] * 4
+    queue.last.step(1)
+    ran(at.run())
+    assert "Reading the weights" in texts(at)
+    assert "width:40%" in texts(at)
+    queue.last.step(3)
+    ran(at.run())
+    assert cards(at)[0] == "94 ms"
+    assert cards(at)[1] == "…"
+    queue.last.step(6)
+    ran(at.run())
+    assert cards(at)[1] == "39 ms"
+    assert "With the cache: token 6" in texts(at)
+    assert "The sky looks blue because of" in texts(at)
+    assert queue.last.touched >= 3
+    assert at.button(key="live_stop")
+    queue.last.step()
+    ran(at.run())
+    assert "Done: all tokens made" in texts(at)
+    assert at.title[0].value.startswith(
+        "The first token took **94 ms**, each one after it **39 ms**; without the cache"
+    )
+
+
+def test_the_probe_follows_the_first_run_only(queue: FakeQueue) -> None:
+    at = click(open_page(), "live_run")
+    queue.last.step()
+    ran(at.run())
+    assert [ticket.job["job"] for ticket in queue.tickets] == ["run", "probe"]
+    assert queue.last.job["contexts"] == [16, 64, 256, 1024]
+    queue.last.step()
+    ran(at.run())
+    # (38.9 + 6.3) ms with the cache, (30 + 1,433.6 + 125.8) ms without: both with the same noise.
+    assert "At 16 tokens the cache is worth 1.3×, at 1,024 it is worth 35×" in texts(at)
+    click(at, "live_run")
+    queue.last.step()
+    ran(at.run())
+    assert [ticket.job["job"] for ticket in queue.tickets] == ["run", "probe", "run"]
+
+
+def test_stop_cancels_and_nothing_follows(queue: FakeQueue) -> None:
+    at = click(open_page(), "live_run")
+    queue.last.step(8)
+    click(at, "live_stop")
+    ran(at.run())
+    assert queue.last.state == "cancelled"
+    assert len(queue.tickets) == 1
+    assert "Cancelled." in texts(at)
+    assert at.button(key="live_run")
+    assert "The sky looks" in texts(at)
+
+
+def test_a_killed_engine_gives_its_message_and_the_next_job_works(queue: FakeQueue) -> None:
+    at = click(open_page(), "live_run")
+    queue.last.step(8)
+    queue.last.fail("The engine was killed (signal 9). The next job starts a new one.")
+    ran(at.run())
+    assert [one.value for one in at.error] == ["The engine was killed (signal 9). The next job starts a new one."]
+    assert len(queue.tickets) == 1
+    click(at, "live_run")
+    queue.last.step()
+    ran(at.run())
+    assert not at.error
+
+
+def test_a_refused_job_gives_its_sentence(queue: FakeQueue) -> None:
+    queue.refuse = "16 jobs are waiting already; try again when some have finished"
+    at = click(open_page(), "live_run")
+    assert [one.value for one in at.error] == [f"{queue.refuse}."]
+    assert at.button(key="live_run")
+
+
+def test_the_place_in_the_queue_is_shown(queue: FakeQueue) -> None:
+    queue.ahead = 2
+    at = click(open_page(), "live_run")
+    assert "In the queue: 2 jobs before yours" in texts(at)
+
+
+def test_an_empty_prompt_runs_nothing(queue: FakeQueue) -> None:
+    at = open_page()
+    at.text_area(key="live_prompt").set_value("  ")
+    click(at, "live_run")
+    assert queue.tickets == []
+    assert "The prompt is empty" in at.error[0].value
+
+
+def test_two_sessions_do_not_see_each_other(queue: FakeQueue) -> None:
+    one, two = click(open_page(), "live_run"), open_page()
+    assert two.button(key="live_run")
+    click(two, "live_run")
+    names = [ticket.job["session"] for ticket in queue.tickets]
+    assert len(set(names)) == 2
+    queue.tickets[0].step()
+    ran(one.run())
+    assert cards(two) == ["…"] * 4
+
+
+def test_what_the_prompt_says_is_text_and_never_markup(queue: FakeQueue) -> None:
+    at = open_page()
+    at.text_area(key="live_prompt").set_value("<img src=x onerror=alert(1)>'\"")
+    click(at, "live_run")
+    assert "<img" not in texts(at)
+    assert "&lt;img src=x" in texts(at)
+
+
+# --- settings ----------------------------------------------------------------------------------------------------
+
+
+def test_lengths_and_formats_reach_the_job(queue: FakeQueue) -> None:
+    at = open_page()
+    at.select_slider(key="live_length").set_value("1,024")
+    at.slider(key="live_new").set_value(64)
+    at.select_slider(key="live_batch").set_value(4)
+    ran(at.run())
+    at.checkbox(key="live_again").set_value(False)
+    click(at, "live_run")
+    job = queue.last.job
+    assert job["prompt_tokens"] == 1024
+    assert job["new_tokens"] == 64
+    assert job["batch"] == 4
+    assert job["also_recompute"] is False
+    assert job["ignore_stop"] is True
+    assert "prompt" not in job
+    assert "session" not in job
+
+
+def test_settings_survive_another_page(queue: FakeQueue) -> None:
+    at = open_page()
+    at.slider(key="live_new").set_value(128)
+    ran(at.run())
+    ran(at.switch_page("pages/size.py").run())
+    ran(at.switch_page("pages/live.py").run())
+    assert at.slider(key="live_new").value == 128
+
+
+def test_shape_only_of_the_scenarios_model_is_cut_to_what_fits(queue: FakeQueue) -> None:
+    at = open_page(model="meta-llama/Llama-3.1-8B-Instruct")
+    at.selectbox(key="live_model").set_value("shape:meta-llama/Llama-3.1-8B-Instruct")
+    ran(at.run())
+    click(at, "live_run")
+    job = queue.last.job
+    assert job["model"] == "meta-llama/Llama-3.1-8B-Instruct"
+    assert job["weights"] == "random"
+    # Embedding and head: 2 × 128,256 × 4,096 × 2 B = 1.96 GiB; a layer: 218.1 M parameters, 416 MiB; three GiB hold two.
+    assert job["layers"] == 2
+
+
+def test_the_variants_of_a_race_divide_the_heads(queue: FakeQueue) -> None:
+    at = open_page()
+    # 9 query heads with 3 KV heads: nothing else divides 9.
+    (offered,) = [one.options for one in at.button_group if one.key == "live_variants"]
+    assert offered == ["MHA", "as shipped", "MQA", "MLA", "window 256", "window 1,024"]
+    click(at, "live_race_go")
+    job = queue.last.job
+    assert job["variants"] == ["mha", "shipped", "mqa", "mla:256+32", "sliding:256"]
+    assert "attention" not in job
+    queue.last.step()
+    ran(at.run())
+    assert "At 1,024 tokens window 256 takes" in texts(at)
+    assert len(charts(at)) == 5
+
+
+# --- a second turn -----------------------------------------------------------------------------------------------
+
+
+def test_a_second_turn_goes_on_from_the_cache(queue: FakeQueue) -> None:
+    at = open_page()
+    at.checkbox(key="live_probe_too").set_value(False)
+    click(at, "live_run")
+    queue.last.step()
+    ran(at.run())
+    at.text_input(key="live_on").set_value("Say it in one sentence.")
+    click(at, "live_on_go")
+    job = queue.last.job
+    assert job["continue_of"] == job["session"] == queue.tickets[0].job["session"]
+    assert [role for role, _ in job["messages"]] == ["user", "assistant", "user"]
+    assert job["messages"][2] == ["user", "Say it in one sentence."]
+    assert job["messages"][1][1].startswith("The sky looks blue")
+    assert "prompt" not in job
+    queue.last.step()
+    ran(at.run())
+    assert "**90 of 108 tokens were in the cache already**: only 18 tokens had to be read" in texts(at)
+    assert "Say it in one sentence." in texts(at)
+
+
+# --- recordings and kept runs ------------------------------------------------------------------------------------
+
+
+def test_a_recording_plays_at_its_true_speed() -> None:
+    record = live_replay.shipped()[0]
+    now = [100.0]
+    ticket, _ = live_replay.playing(record, lambda: now[0])
+    assert ticket.state == "waiting"
+    ticket.touch()
+    assert all(event["t"] == 0 for event in ticket.events(0))
+    now[0] += 1.0
+    early = tell(ticket.events(0))
+    # 94 ms of prefill, then steps of 39 ms: after a second about 23 of them, and nothing without the cache.
+    assert 20 <= len(early.cache.tokens) <= 24
+    assert early.recompute.prefill is None
+    assert ticket.state == "running"
+    now[0] += record.duration_s
+    assert ticket.state == "done"
+    assert len(tell(ticket.events(0)).recompute.tokens) == 47
+
+
+def test_keep_name_export_and_load(queue: FakeQueue) -> None:
+    at = open_page()
+    at.checkbox(key="live_probe_too").set_value(False)
+    click(at, "live_run")
+    queue.last.step()
+    ran(at.run())
+    at.text_input(key="live_keep_name").set_value("first <b>")
+    click(at, "live_keep")
+    (record,) = at.session_state["live_kept"]
+    assert record.name == "first <b>"
+    assert record.prompt == live_controls.PROMPT
+    assert "first &lt;b&gt;" in texts(at)
+    again = runs.from_json(runs.to_json(record))
+    assert (again.name, again.text, len(again.events)) == (record.name, record.text, len(record.events))
+    assert json.loads(runs.to_json(record))["summary"]["new_tokens"] == 48
+    click(at, "live_kept_play")
+    assert "A recording, at its true speed" in texts(at)
+    assert len(queue.tickets) == 1
+
+
+def test_a_damaged_recording_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(live_replay, "FOLDER", tmp_path)
+    live_replay.shipped.cache_clear()
+    (tmp_path / "run.json").write_text("{")
+    assert live_replay.shipped() == ()
+    live_replay.shipped.cache_clear()
+
+
+# --- words and charts --------------------------------------------------------------------------------------------
+
+
+def test_the_story_leaves_out_what_it_does_not_understand() -> None:
+    story = tell([{"event": "token"}, {"event": "prefill", "mode": "other"}, {}, {"event": "new"}, {"event": "host"}])
+    assert not story.began
+
+
+def test_the_first_token_belongs_to_the_prefill() -> None:
+    story = told(new_tokens=3)
+    assert len(story.cache.tokens) == 2
+    assert story.text == "The sky looks "
+
+
+def test_slower_is_the_median_of_the_last_five_places() -> None:
+    bytes_held = dict.fromkeys(("reserved_bytes", "resident_bytes", "predicted_reserved_bytes"), 0)
+    story = tell(
+        {"event": "token", "mode": mode, "index": at, "context": 10 + at, "seconds": seconds, "text": "", **bytes_held}
+        for mode, row in (("cache", (9, 1, 1, 1, 1, 0.1)), ("recompute", (1, 2, 3, 4, 5, 6)))
+        for at, seconds in enumerate(row, start=1)
+    )
+    # 1/9 is out of the last five; 2, 3, 4, 5 and, from a noisy moment, 60: the middle is 4.
+    assert story.slower() == 4
+
+
+@pytest.mark.parametrize("colours", [theme.LIGHT, theme.DARK])
+def test_charts_of_half_a_story(colours: theme.Palette) -> None:
+    """Every moment of a run has charts, or none, and never an error."""
+    events = [event for _, event in events_of({"job": "run", "new_tokens": 6, "also_recompute": True})]
+    for count in range(len(events) + 1):
+        story = tell(events[:count])
+        for made in (live_charts.latency(story, colours), live_charts.held(story, colours)):
+            assert made is None or all("NaN" not in part for part in made)
+        live_charts.timeline(story, colours)
+        live_words.cards(story, False)
+        for words in (live_words.timeline_title, live_words.latency_title, live_words.held_title):
+            assert words(story)
+
+
+def test_many_tokens_are_drawn_as_few_marks() -> None:
+    drawn = live_charts.latency(told(new_tokens=2000), theme.LIGHT)
+    assert drawn is not None
+    assert drawn[0].count("<i ") <= live_charts.MOST_MARKS + 1
+    assert live_charts.timeline(told(new_tokens=2000), theme.LIGHT).count("<i ") <= live_charts.MOST_MARKS + 1
+
+
+def test_a_truncated_curve_is_marked() -> None:
+    events = [event for _, event in events_of({"job": "run", "new_tokens": 20, "also_recompute": True})]
+    cut = {"event": "truncated", "mode": "recompute", "why": "time", "at": 50}
+    drawn = live_charts.latency(tell([*events, cut]), theme.LIGHT)
+    assert drawn is not None
+    assert "stopped here: time budget" in drawn[0]
+
+
+def test_bytes_that_differ_from_the_prediction_are_said() -> None:
+    events = [event for _, event in events_of({"job": "run", "new_tokens": 5})]
+    events[-2] = {**events[-2], "resident_bytes": events[-2]["resident_bytes"] + 64}
+    assert live_words.held_title(tell(events)) == "The cache is not what was predicted: off by up to 64 B"
+    assert "as predicted" not in live_words.cards(tell(events), True)[3].line
+
+
+def test_random_weights_are_marked_everywhere() -> None:
+    story = told(attention="mqa", new_tokens=4)
+    assert story.random
+    assert "**random weights**" in live_words.model_line(story)
+
+
+def test_the_timeline_is_to_scale() -> None:
+    story = told(new_tokens=5)
+    drawn = live_charts.timeline(story, theme.LIGHT)
+    widths = [float(one) for one in re.findall(r"width:([\d.]+)%", drawn)]
+    span = live_plot.span_above(story.cache.seconds)
+    wanted = [story.cache.prefill.seconds, *(one.seconds for one in story.cache.tokens)]  # type: ignore[union-attr]
+    assert widths == pytest.approx([100 * one / span for one in wanted], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0412, "41 ms"), (2.034, "2.03 s"), (0.0074, "7.4 ms"), (0.000085, "85 µs"), (0.9996, "1 s"), (120.4, "120 s")],
+)
+def test_durations(value: float, text: str) -> None:
+    assert duration(value) == text
+
+
+def test_factors_and_axes() -> None:
+    assert [times(one) for one in (1.04, 5.26, 9.96, 42.4)] == ["1.0×", "5.3×", "10×", "42×"]
+    assert [live_plot.nice_above(one) for one in (0.03, 1, 1.1, 2.2, 26)] == pytest.approx([0.05, 1, 2, 2.5, 50])
+    assert live_plot.steps(8, 5) == [0, 2, 4, 6, 8]
+    scale = live_plot.Scale(low=16, high=1024, ticks=(), logarithmic=True)
+    # 16, 128, 1,024: three powers of two apart each.
+    assert scale.at(128) == pytest.approx(50)
+    assert scale.at(5000) == 100
+
+
+def test_the_host_is_told_without_its_owner() -> None:
+    assert "18.9 GB/s" in live_words.device_words(
+        tell([{"event": "host", "host": HOST}, {"event": "ready", "device": "cpu", "threads": 1}])
+    )
+
+
+def test_the_page_never_loads_torch() -> None:
+    code = "import sys; from pages.ui import live_parts, live_runs; print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(APP).parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_what_ships_is_a_recording_of_a_machine() -> None:
+    """One of each kind, made by `python -m benchmarks.live_recording`, not by the script of these tests."""
+    found = [runs.from_json(path.read_bytes()) for path in sorted(live_replay.FOLDER.glob("*.json"))]
+    assert sorted(one.kind for one in found) == ["probe", "race", "run"]
+    assert all(one.machine is not None and "script" not in one.machine.device_name for one in found)
