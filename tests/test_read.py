@@ -236,3 +236,21 @@ def test_lists_that_go_on_belong_to_extra_layers() -> None:
     entry = model("deepseek-ai/DeepSeek-V4-Flash")
     assert len(entry.layers) == 43
     assert any("compress_ratios has 44 entries" in note for note in entry.reading.notes)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"model_type": "llama", "_name_or_path": "\\ud800"}', '{"\\udfff": 1}', '{"a": ["\\uDC00x"]}']
+)
+def test_half_a_character_is_refused(text: str) -> None:
+    """It is valid JSON, but nothing that shows or stores it can write it."""
+    with pytest.raises(ConfigError, match="half a character"):
+        parse_config(text)
+
+
+def test_whole_characters_are_read_however_they_are_written() -> None:
+    assert parse_config('{"a": "\\ud83d\\ude00"}') == {"a": "\N{GRINNING FACE}"}
+
+
+def test_a_key_with_a_dot_is_a_key() -> None:
+    with pytest.raises(UnknownLayoutError, match="sliding_window_pattern"):
+        model_from_config({**LLAMA, "x.sliding_window_pattern": 6})

@@ -66,6 +66,9 @@ def model_from_config(raw: Any, name: str = "", *, upper_bound: bool = False) ->
         return _bound(raw, text, model_type, name, refusal)
 
 
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+
+
 def parse_config(text: str) -> dict[str, Any]:
     """The object in a config.json's text; ConfigError says where it is broken."""
     try:
@@ -78,7 +81,20 @@ def parse_config(text: str) -> dict[str, Any]:
         raise ConfigError("config.json: a number in it has thousands of digits, which no key has") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"config.json: expected an object {{…}}, found {type(raw).__name__}")
+    if _HALF.search(text) and not _is_text(raw):
+        raise ConfigError(
+            "config.json: half a character (a lone \\ud800 … \\udfff) stands in it, which no file can hold"
+        )
     return raw
+
+
+def _is_text(raw: object) -> bool:
+    """Whether every string in it can be written to a file or a page."""
+    try:
+        json.dumps(raw, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _text_config(raw: Raw) -> tuple[Raw, str, str]:
@@ -190,7 +206,8 @@ def _refuse_unknown_keys(keys: Keys, model_type: str) -> None:
 
 def _value_at(keys: Keys, full_name: str) -> Any:
     owner, leaf = keys, full_name.removeprefix(keys.path)
-    while "." in leaf:
+    # A key may hold a dot itself, which is no nesting then.
+    while "." in leaf and leaf not in owner.raw:
         head, leaf = leaf.split(".", 1)
         match = [child for child in owner.children if child.path == f"{owner.path}{head}."]
         if not match:
