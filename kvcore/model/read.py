@@ -81,20 +81,10 @@ def parse_config(text: str) -> dict[str, Any]:
         raise ConfigError("config.json: a number in it has thousands of digits, which no key has") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"config.json: expected an object {{…}}, found {type(raw).__name__}")
-    if _HALF.search(text) and not _is_text(raw):
-        raise ConfigError(
-            "config.json: half a character (a lone \\ud800 … \\udfff) stands in it, which no file can hold"
-        )
+    if _HALF.search(text):
+        # Half a character can be written nowhere, neither to a file nor to a page: a question mark stands for it.
+        raw = json.loads(json.dumps(raw, ensure_ascii=False).encode("utf-8", "replace"))
     return raw
-
-
-def _is_text(raw: object) -> bool:
-    """Whether every string in it can be written to a file or a page."""
-    try:
-        json.dumps(raw, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _text_config(raw: Raw) -> tuple[Raw, str, str]:
