@@ -83,7 +83,8 @@ def parse_config(text: str) -> dict[str, Any]:
         raise ConfigError(f"config.json: expected an object {{…}}, found {type(raw).__name__}")
     if _HALF.search(text):
         # Half a character can be written nowhere, neither to a file nor to a page: a question mark stands for it.
-        raw = json.loads(json.dumps(raw, ensure_ascii=False).encode("utf-8", "replace"))
+        whole: dict[str, Any] = json.loads(json.dumps(raw, ensure_ascii=False).encode("utf-8", "replace"))
+        return whole
     return raw
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ FLAGS = (
 expect.set_options(timeout=30_000)
 Open = Callable[..., Page]
 # Streamlit's client looks for its server below the screen's own address first, where it answers 404.
-PROBE = re.compile(r"/(variants|accuracy)/_stcore/(health|host-config)")
+PROBE = re.compile(r"/(variants|live|accuracy)/_stcore/(health|host-config)")
 
 
 def free_port() -> int:
@@ -43,8 +43,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start_server(port: int | None = None) -> tuple[subprocess.Popen[bytes], str]:
-    """`streamlit run app.py` on that port or a free one, ready to answer, and its address."""
+def start_server(
+    port: int | None = None, environment: Mapping[str, str] | None = None
+) -> tuple[subprocess.Popen[bytes], str]:
+    """`streamlit run app.py` on that port or a free one, ready to answer, and its address.
+
+    `environment` is set for it beside that of the tests.
+    """
     port = port or free_port()
     command = [
         sys.executable,
@@ -57,7 +62,10 @@ def start_server(port: int | None = None) -> tuple[subprocess.Popen[bytes], str]
         "--server.port",
         str(port),
     ]
-    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **(environment or {})}, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     address = f"http://127.0.0.1:{port}"
     for _ in range(300):
         try:
