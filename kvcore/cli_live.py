@@ -193,7 +193,7 @@ def live_as_text(answer: dict[str, Any]) -> str:
     rows = [
         f"{answer['model']} · {format_count(answer['parameters'])} parameters, {answer['weights']} weights{layers} · "
         f"{answer['weight_format']} weights, {answer['kv_format']} cache · {answer['device']}, "
-        f"{answer['threads']} threads"
+        f"{answer['threads']} {'thread' if answer['threads'] == 1 else 'threads'}"
     ]
     if answer["text"]:
         rows.append(f"  {' '.join(answer['text'].split())}")

@@ -135,18 +135,18 @@ def headline(found: Sequence[TrendPoint]) -> str:
     large = [period for period in known if period.designs >= ENOUGH]
     if len(large) < 2:
         total, full = sum(period.designs for period in known), sum(_full(period) for period in known)
-        return f"Of {total} catalogued {'model' if total == 1 else 'models'}, {_keep(full)}."
+        return f"Of {total} catalogued {'design' if total == 1 else 'designs'}, {_keep(full)}."
     first, last = large[0], large[-1]
     after = _full(last)
     sentence = (
-        f"Of the {first.designs} catalogued models from {first.name}, {_keep(_full(first))}; of the {last.designs} "
+        f"Of the {first.designs} catalogued designs from {first.name}, {_keep(_full(first))}; of the {last.designs} "
         f"from {last.name}, {after or 'none'} {'do' if after > 1 else 'does'}."
     )
     if first.share_of_mha is None or last.share_of_mha is None:
         return sentence
     return (
-        f"{sentence} The median cache went from {percent(first.share_of_mha)} to {percent(last.share_of_mha)} of "
-        "what full multi-head attention would hold."
+        f"{sentence} Of those that attend, the median cache went from {percent(first.share_of_mha)} to "
+        f"{percent(last.share_of_mha)} of what full multi-head attention would hold."
     )
 
 

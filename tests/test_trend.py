@@ -159,8 +159,8 @@ def test_the_headline_tells_the_move() -> None:
     before = [point(2023, name=str(one)) for one in range(12)]
     after = [point(2026, name=str(one), attention="hybrid", share=0.02) for one in range(10)]
     assert trend.headline(before + after) == (
-        "Of the 12 catalogued models from 2023, 12 keep keys and values for every head; of the 10 from 2026, none "
-        "does. The median cache went from 100% to 2% of what full multi-head attention would hold."
+        "Of the 12 catalogued designs from 2023, 12 keep keys and values for every head; of the 10 from 2026, none "
+        "does. Of those that attend, the median cache went from 100% to 2% of what full multi-head attention would hold."
     )
     one, two = [point(2026, name="x")], [point(2026, name="y")]
     assert "of the 11 from 2026, 1 does." in trend.headline(before + after + one)
@@ -171,9 +171,9 @@ def test_the_headline_tells_the_move() -> None:
 
 def test_the_headline_of_too_few_models_counts_them() -> None:
     assert trend.headline([]) == "No model with a release date to compare."
-    assert trend.headline([point(2023)]) == "Of 1 catalogued model, 1 keeps keys and values for every head."
+    assert trend.headline([point(2023)]) == "Of 1 catalogued design, 1 keeps keys and values for every head."
     grouped = [point(2024, name=str(one), attention="grouped") for one in range(3)]
-    assert trend.headline(grouped) == "Of 3 catalogued models, none keeps keys and values for every head."
+    assert trend.headline(grouped) == "Of 3 catalogued designs, none keeps keys and values for every head."
 
 
 def test_the_real_headline_agrees_with_the_table() -> None:
@@ -181,7 +181,7 @@ def test_the_real_headline_agrees_with_the_table() -> None:
     designs = [one for one in trend.points() if one.copy_of is None]
     of_2023 = [one for one in designs if one.released.year == 2023]
     full = sum(one.attention == "multi-head" for one in of_2023)
-    assert text.startswith(f"Of the {len(of_2023)} catalogued models from 2023, {full} keep keys and values")
+    assert text.startswith(f"Of the {len(of_2023)} catalogued designs from 2023, {full} keep keys and values")
     newest = max(one.released.year for one in designs)
     assert f"from {newest}, " in text or len([one for one in designs if one.released.year == newest]) < trend.ENOUGH
 

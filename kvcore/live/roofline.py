@@ -286,8 +286,10 @@ def what_binds(
     )
     if share >= 0.7:
         return f"{said} Memory bandwidth sets the pace."
+    if kernel and reached > 1.1 * kernel:
+        return f"{said} It ran faster than was measured before ({kernel / GB:.1f} GB/s): measure this machine again."
     if kernel and kernel < bandwidth / 1.5 and reached >= 0.7 * kernel:
-        slow = f"{weight_format} weights are multiplied at {kernel / GB:.1f} GB/s at most"
+        slow = f"{weight_format} weights are multiplied at {kernel / GB:.1f} GB/s"
         if host.device == "cpu" and weight_format in ("bf16", "fp16") and wide > 1.25 * kernel:
             return (
                 f"{said} Converting {weight_format} binds before bandwidth does: {slow}, fp32 weights, which need no "

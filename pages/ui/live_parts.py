@@ -91,7 +91,8 @@ def _head(colours: theme.Palette) -> None:
     result = live_state.results().get(RUN)
     story = result.story if result else Story()
     _status(RUN, result)
-    st.caption(words.model_line(story) or ("Nothing has run yet: press Run." if result is None else "Getting ready."))
+    waiting = "Nothing has run yet: press Run." if result is None or result.finished else "Getting ready."
+    st.caption(words.model_line(story) or waiting)
     for note in story.notes:
         st.caption(note)
     cards.row(words.cards(story, result is None or result.finished))

@@ -50,7 +50,7 @@ def model_line(story: Story) -> str:
     parts = [
         f"**{ready.get('title') or ready.get('model')}**",
         f"{format_count(ready['parameters'])} parameters" if ready.get("parameters") else "",
-        f"{weights} in {ready.get('weight_format')}, {format_bytes(ready['weight_bytes'])}"
+        f"{weights} in {_stored(str(ready.get('weight_format')))}, {format_bytes(ready['weight_bytes'])}"
         if ready.get("weight_bytes")
         else weights,
         layers,
@@ -59,6 +59,11 @@ def model_line(story: Story) -> str:
         device_words(story),
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _stored(weight_format: str) -> str:
+    """A weight format; the small ones are for decode, and the prefill keeps its own in 16 bits."""
+    return f"{weight_format} for decode and bf16 for prefill" if weight_format in ("int8", "int4") else weight_format
 
 
 def device_words(story: Story) -> str:
@@ -157,6 +162,8 @@ def status(result: Result, ticket: Ticket | None) -> tuple[str, float | None]:
     if ticket is not None and result.state == "waiting" and result.record is None:
         ahead = ticket.ahead
         return (f"In the queue: {counted(ahead, 'job')} before yours" if ahead else "Starting the engine", None)
+    if not story.ready and story.progress is None:
+        return "Starting the engine", None
     if story.progress is not None:
         what, done, of = story.progress
         return f"{what[:1].upper()}{what[1:]}", min(1.0, done / of) if of else None

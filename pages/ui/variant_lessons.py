@@ -82,7 +82,8 @@ def _mqa_words(view: View) -> str:
 def _13b_words(view: View) -> str:
     return (
         f"Llama 2 13B keeps every head: {view.held(thousands=8)} at 8K and {view.held(thousands=16)} at 16K, for each "
-        f"conversation. With 8 KV heads for its 40 it would be {view.held('gqa:8', 16)} at 16K."
+        f"conversation; the larger figure is often quoted for 8,000 tokens. With 8 KV heads for its 40 it "
+        f"would be {view.held('gqa:8', 16)} at 16K."
     )
 
 
@@ -115,8 +116,8 @@ def _kimi_words(view: View) -> str:
 
 def _window_words(view: View) -> str:
     return (
-        f"Mistral 7B v0.1 looks back 4,096 tokens: {view.held(thousands=4)} there and {view.held()} at 32K. Without "
-        f"the window, as v0.2 and v0.3 ship, it would be {view.held('gqa:8')}. What is older is reached only through "
+        f"Mistral 7B v0.1 looks back 4,096 tokens: {view.held(thousands=4)} there and still {view.held()} at 32K. "
+        f"Without the window, as v0.2 and v0.3 ship, it would be {view.held('gqa:8')}. What is older is reached only through "
         "the layers in between."
     )
 

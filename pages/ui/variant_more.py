@@ -51,7 +51,7 @@ def download(rows: Callable[[], list[dict[str, object]]], name: str, key: str) -
 
 def prices(shown: Ladder, chosen: Rung) -> None:
     """What each lever on the ladder gives up, with sources, and the published results."""
-    st.subheader("Prices: what each gives up", anchor=False)
+    st.subheader("What each gives up", anchor=False)
     pulled = _pulled(shown)
     mine = _levers_of(chosen)
     listed = [one for one in levers() if one.id in pulled or one.id in _ALONE]
@@ -282,12 +282,13 @@ def trend(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> None:
 def lessons() -> None:
     """The named lessons, one click each."""
     st.subheader("Lessons", anchor=False)
+    st.caption("Each shows its view at the top of this page.")
     listed = list(variant_lessons.LESSONS.items())
     for start in range(0, len(listed), 3):
         for column, (name, lesson) in zip(st.columns(3, gap="large"), listed[start : start + 3], strict=False):
             with column:
                 st.markdown(f"**{lesson.title}**\n\n{variant_lessons.sentence(name)}")
                 st.button(
-                    f"Show: {lesson.title}", key=f"lesson_{name}", type="tertiary", icon=":material/arrow_upward:",
+                    f"Show: {lesson.title}", key=f"lesson_{name}", type="tertiary", icon=":material/school:",
                     on_click=state.show, args=(lesson.scenario, lesson.options),
                 )  # fmt: skip

@@ -191,24 +191,28 @@ def _with(rung: Rung) -> str:
 
 
 def _because(model: Model) -> str:
-    """What makes a shipped model remember less, as the start of a sentence."""
+    """What makes a shipped model remember less, as the start of a sentence: every cause that is at work."""
     kinds, main = dict(model.kinds), _main(model)
     layers = sum(any(memory.kind != "none" for memory in layer) for layer in model.layers)
     limited = kinds.get("sliding", 0) + kinds.get("chunked", 0)
+    causes = []
     if "compressed" in kinds:
         return "With one latent for several tokens,"
     if "state" in kinds:
         attending = layers - kinds["state"]
         rest = "a state in the others" if attending > 0 else "a state beside it"
-        return f"With attention in {attending if attending > 0 else layers} of {layers} layers and {rest},"
-    if limited:
+        causes.append(f"attention in {attending if attending > 0 else layers} of {layers} layers, {rest}")
+    elif limited:
         widest = max(getattr(memory, "limit", None) or 0 for memory, _ in model.kept)
-        return f"With windows of {widest:,} tokens in {limited} of {layers} layers,"
-    if isinstance(main, Latent):
-        return f"With one latent of {main.width} in place of {plural(model.num_attention_heads, 'head')},"
-    if isinstance(main, Attention):
-        return f"With {plural(main.num_kv_heads, 'KV head')} for {plural(model.num_attention_heads, 'query head')},"
-    return "As it ships,"
+        causes.append(f"windows of {widest:,} tokens in {limited} of {layers} layers")
+    attention = [memory for memory, _ in model.kept if isinstance(memory, Attention)]
+    if attention and attention[0].num_kv_heads < model.num_attention_heads:
+        heads = plural(attention[0].num_kv_heads, "KV head")
+        causes.append(f"{heads} for {plural(model.num_attention_heads, 'query head')}")
+    elif isinstance(main, Latent) or "latent" in kinds:
+        width = next(memory.width for memory, _ in model.kept if isinstance(memory, Latent))
+        causes.append(f"one latent of {width} in place of {plural(model.num_attention_heads, 'head')}")
+    return f"With {' and '.join(causes)}," if causes else "As it ships,"
 
 
 def scenario_line(rungs: Ladder, scenario: Scenario, chosen: Rung) -> str:

@@ -223,13 +223,13 @@ def test_what_binds_is_said_only_where_the_numbers_show_it() -> None:
     # 9 GB/s: 45 % of the bandwidth, 90 % of what bf16 weights reach, where fp32 weights reach 16 GB/s.
     said = what_binds(HOST, bytes_read=270_000_000, seconds=0.03)
     assert said.endswith(
-        "Converting bf16 binds before bandwidth does: bf16 weights are multiplied at 10.0 GB/s at most, fp32 weights, "
+        "Converting bf16 binds before bandwidth does: bf16 weights are multiplied at 10.0 GB/s, fp32 weights, "
         "which need no conversion, at 16.0 GB/s."
     )
     # The same step where fp32 is no faster: the kernel binds, and nothing is said of conversion.
     level = replace(HOST, gemv_bytes_per_s={"bf16": 10e9, "fp32": 10e9})
     assert what_binds(level, bytes_read=270_000_000, seconds=0.03).endswith(
-        "The arithmetic of that format binds before bandwidth does: bf16 weights are multiplied at 10.0 GB/s at most."
+        "The arithmetic of that format binds before bandwidth does: bf16 weights are multiplied at 10.0 GB/s."
     )
     # On a GPU nothing is converted on the way.
     assert "Converting" not in what_binds(replace(HOST, device="cuda"), bytes_read=270_000_000, seconds=0.03)
