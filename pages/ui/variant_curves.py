@@ -27,7 +27,7 @@ _POINTS = 60
 _HEIGHT = 540
 # Of the plot's height: what a name takes, and how far the plot reaches beyond the lines for names (in widths of them).
 _NAME = FONT_SIZE * 1.35 / (_HEIGHT - 80)
-_BESIDE = 0.45
+_BESIDE = 0.55
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

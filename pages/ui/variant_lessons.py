@@ -117,8 +117,8 @@ def _kimi_words(view: View) -> str:
 def _window_words(view: View) -> str:
     return (
         f"Mistral 7B v0.1 looks back 4,096 tokens: {view.held(thousands=4)} there and still {view.held()} at 32K. "
-        f"Without the window, as v0.2 and v0.3 ship, it would be {view.held('gqa:8')}. What is older is reached only through "
-        "the layers in between."
+        f"Without the window, as v0.2 and v0.3 ship, it would be {view.held('gqa:8')}. What is older is reached "
+        "only through the layers in between."
     )
 
 
