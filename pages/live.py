@@ -7,6 +7,7 @@ import streamlit as st
 from pages.ui import live_controls, live_machine, live_replay, live_runs, live_state, shell, theme
 from pages.ui import live_parts as parts
 from pages.ui import live_words as words
+from pages.ui.plain import plain
 
 chosen, scenario = shell.current()
 colours = theme.palette()
@@ -25,7 +26,7 @@ live_controls.settings_row(chosen, off)
 # What comes and goes has a place that stays: a fragment that moved would be asked for where it is no more.
 with st.container(key="live_problem_place"):
     if problem := st.session_state.get("live_problem"):
-        st.error(problem, icon=":material/error:")
+        st.error(plain(problem), icon=":material/error:")
 parts.board(off, colours)
 with st.container(key="live_probe_section", gap="xsmall"):
     parts.probe(off, colours)

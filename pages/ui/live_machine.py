@@ -11,6 +11,7 @@ from kvcore.units import format_bytes
 from pages.ui import html_table, live_controls, live_state
 from pages.ui.live_state import PROBE, RACE, RUN
 from pages.ui.live_story import Story
+from pages.ui.plain import plain
 
 
 def calibration(story: Story) -> Calibration | None:
@@ -52,7 +53,7 @@ def section(off: str) -> None:
             st.markdown("Not measured yet: the first run measures it, once, in a few seconds.")
         else:
             for line in binds(told[0] if told[0].host else story):
-                st.markdown(line)
+                st.markdown(plain(line))
             st.html(html_table.table("The machine", (("measured", "w"), ("", "n")), _rows(story)))
         live_controls.stop_or(
             "Measure again", "live_measure", live_controls.measure_again, disabled=bool(off), icon=":material/speed:"

@@ -12,6 +12,7 @@ from pages.ui import live_words as words
 from pages.ui.live_controls import ALL_CONTEXTS, ALL_RACE_CONTEXTS
 from pages.ui.live_state import PROBE, RACE, RUN, Result
 from pages.ui.live_story import CACHE, RECOMPUTE, Story
+from pages.ui.plain import plain
 
 _CONTAINERS = ("live_top", "live_settings", "live_probe_row", "live_race_row")
 
@@ -94,7 +95,7 @@ def _head(colours: theme.Palette) -> None:
     waiting = "Nothing has run yet: press Run." if result is None or result.finished else "Getting ready."
     st.caption(words.model_line(story) or waiting)
     for note in story.notes:
-        st.caption(note)
+        st.caption(plain(note))
     cards.row(words.cards(story, result is None or result.finished))
     left, right = st.columns([5, 7], gap="large")
     with left, st.container(key="live_answer"):
@@ -114,7 +115,7 @@ def _status(kind: str, result: Result | None) -> None:
         st.html(f"<div class='kv-go' role='status'><i></i><span>{escape(text)}</span>{bar}</div>")
     elif result is not None and result.record is None:
         if result.state == "failed":
-            st.error(result.message or "The job failed.", icon=":material/error:")
+            st.error(plain(result.message) or "The job failed.", icon=":material/error:")
         elif text := words.ended(result):
             st.html(f"<div class='kv-go' role='status'><i class='still'></i><span>{escape(text)}</span></div>")
     if result is not None and (said := words.recording_words(result)):

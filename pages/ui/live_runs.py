@@ -10,6 +10,7 @@ from kvcore.live.runs import RunRecord
 from kvcore.units import format_bytes
 from pages.ui import html_table, live_look, live_replay, live_state
 from pages.ui.live_state import PROBE, RACE, RUN, Result
+from pages.ui.plain import plain
 
 MOST_KEPT = 12
 UPLOAD_MB = 4
@@ -37,7 +38,7 @@ def section() -> None:
         )
         st.caption("It is read in memory, checked, and never run.")
     if problem := st.session_state.pop("live_run_problem", ""):
-        st.error(problem, icon=":material/error:")
+        st.error(plain(problem), icon=":material/error:")
 
 
 def _keep_row() -> None:

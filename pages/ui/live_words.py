@@ -13,6 +13,7 @@ from pages.ui.live_look import counted, duration, rate, times, variant_name
 from pages.ui.live_replay import where
 from pages.ui.live_state import Result, Ticket
 from pages.ui.live_story import CACHE, RECOMPUTE, Probe, Story
+from pages.ui.plain import plain
 
 _DONE = {
     "length": "Done: all tokens made",
@@ -48,14 +49,16 @@ def model_line(story: Story) -> str:
     weights = "real weights" if ready.get("weights") == "real" else "**random weights**"
     layers = f"cut to {ready['layers']} of {ready['cut_from']} layers" if ready.get("cut_from") else ""
     parts = [
-        f"**{ready.get('title') or ready.get('model')}**",
+        f"**{plain(str(ready.get('title') or ready.get('model')))}**",
         f"{format_count(ready['parameters'])} parameters" if ready.get("parameters") else "",
-        f"{weights} in {_stored(str(ready.get('weight_format')))}, {format_bytes(ready['weight_bytes'])}"
+        f"{weights} in {plain(_stored(str(ready.get('weight_format'))))}, {format_bytes(ready['weight_bytes'])}"
         if ready.get("weight_bytes")
         else weights,
         layers,
-        f"cache in {ready.get('kv_format')}",
-        "" if ready.get("attention") in (None, "shipped") else f"attention {variant_name(str(ready['attention']))}",
+        f"cache in {plain(str(ready.get('kv_format')))}",
+        ""
+        if ready.get("attention") in (None, "shipped")
+        else f"attention {plain(variant_name(str(ready['attention'])))}",
         device_words(story),
     ]
     return " · ".join(part for part in parts if part)
@@ -73,7 +76,7 @@ def device_words(story: Story) -> str:
     name = _DEVICES.get(device.partition(":")[0], device)
     threads = f", {counted(int(ready['threads']), 'thread')}" if device == "cpu" and ready.get("threads") else ""
     band = host.get("read_bandwidth_bytes_per_s")
-    return f"{name}{threads}" + (f", reads {band / 1e9:.3g} GB/s" if band else "")
+    return f"{plain(name)}{threads}" + (f", reads {band / 1e9:.3g} GB/s" if band else "")
 
 
 def recording_words(result: Result) -> str:
@@ -81,7 +84,7 @@ def recording_words(result: Result) -> str:
     if result.record is None:
         return ""
     how = "A recording" if result.finished else "A recording, at its true speed"
-    return f"**{how}**: made on {where(result.record)}, not here and now."
+    return f"**{how}**: made on {plain(where(result.record))}, not here and now."
 
 
 def cards(story: Story, finished: bool) -> list[Card]:
@@ -262,8 +265,8 @@ def race_title(probes: Sequence[Probe], shipped: str) -> str:
         return f"The race at {last:,} tokens"
     best, worst = there[0], there[-1]
     return (
-        f"At {last:,} tokens {variant_name(best.variant, shipped)} takes {duration(best.seconds)}, "
-        f"{variant_name(worst.variant, shipped)} {duration(worst.seconds)}: {times(worst.seconds / best.seconds)}"
+        f"At {last:,} tokens {plain(variant_name(best.variant, shipped))} takes {duration(best.seconds)}, "
+        f"{plain(variant_name(worst.variant, shipped))} {duration(worst.seconds)}: {times(worst.seconds / best.seconds)}"
     )
 
 
