@@ -64,6 +64,10 @@ def model_line(story: Story) -> str:
     return " · ".join(part for part in parts if part)
 
 
+def _attention(name: str) -> str:
+    return "" if name == "shipped" else f"attention {plain(variant_name(name))}"
+
+
 def _stored(weight_format: str) -> str:
     """A weight format; the small ones are for decode, and the prefill keeps its own in 16 bits."""
     return f"{weight_format} for decode and bf16 for prefill" if weight_format in ("int8", "int4") else weight_format
@@ -264,10 +268,9 @@ def race_title(probes: Sequence[Probe], shipped: str) -> str:
     if len(there) < 2:
         return f"The race at {last:,} tokens"
     best, worst = there[0], there[-1]
-    return (
-        f"At {last:,} tokens {plain(variant_name(best.variant, shipped))} takes {duration(best.seconds)}, "
-        f"{plain(variant_name(worst.variant, shipped))} {duration(worst.seconds)}: {times(worst.seconds / best.seconds)}"
-    )
+    first, second = (plain(variant_name(one.variant, shipped)) for one in (best, worst))
+    ratio = times(worst.seconds / best.seconds)
+    return f"At {last:,} tokens {first} takes {duration(best.seconds)}, {second} {duration(worst.seconds)}: {ratio}"
 
 
 def saving(story: Story, afresh_s: float | None) -> str:

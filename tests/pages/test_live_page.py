@@ -12,10 +12,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.live import runs
-from pages.ui import live_charts, live_controls, live_plot, live_replay, live_state, live_words, theme
+from kvcore.live.link import PROMPT
+from pages.ui import live_charts, live_plot, live_replay, live_state, live_words, theme
 from pages.ui.live_look import duration, times
 from pages.ui.live_story import Story, tell
 from tests.pages.live_fake import HOST, TOKEN_BYTES, FakeQueue, events_of
+from tests.pages.rendered import rendered
 
 APP = str(Path(__file__).parents[2] / "app.py")
 
@@ -66,7 +68,8 @@ def click(at: AppTest, key: str) -> AppTest:
 
 def texts(at: AppTest) -> str:
     found = [
-        one.value for one in (*at.title, *at.markdown, *at.caption, *at.subheader, *at.error, *at.info, *at.success)
+        rendered(one.value)
+        for one in (*at.title, *at.markdown, *at.caption, *at.subheader, *at.error, *at.info, *at.success)
     ]
     return "\n".join([*found, *(html.proto.body for html in at.get("html"))])
 
@@ -131,7 +134,7 @@ def test_run_asks_for_the_default_and_shows_it_token_by_token(queue: FakeQueue) 
     at = click(open_page(), "live_run")
     job = queue.last.job
     assert job["job"] == "run"
-    assert job["prompt"] == live_controls.PROMPT
+    assert job["prompt"] == PROMPT
     assert job["also_recompute"] is True
     assert job["session"].startswith("page-")
     assert cards(at) == ["…"] * 4
@@ -191,7 +194,9 @@ def test_a_killed_engine_gives_its_message_and_the_next_job_works(queue: FakeQue
     queue.last.step(8)
     queue.last.fail("The engine was killed (signal 9). The next job starts a new one.")
     ran(at.run())
-    assert [one.value for one in at.error] == ["The engine was killed (signal 9). The next job starts a new one."]
+    assert [rendered(one.value) for one in at.error] == [
+        "The engine was killed (signal 9). The next job starts a new one."
+    ]
     assert len(queue.tickets) == 1
     click(at, "live_run")
     queue.last.step()
@@ -202,7 +207,7 @@ def test_a_killed_engine_gives_its_message_and_the_next_job_works(queue: FakeQue
 def test_a_refused_job_gives_its_sentence(queue: FakeQueue) -> None:
     queue.refuse = "16 jobs are waiting already; try again when some have finished"
     at = click(open_page(), "live_run")
-    assert [one.value for one in at.error] == [f"{queue.refuse}."]
+    assert [rendered(one.value) for one in at.error] == [f"{queue.refuse}."]
     assert at.button(key="live_run")
 
 
@@ -350,7 +355,7 @@ def test_keep_name_export_and_load(queue: FakeQueue) -> None:
     click(at, "live_keep")
     (record,) = at.session_state["live_kept"]
     assert record.name == "first <b>"
-    assert record.prompt == live_controls.PROMPT
+    assert record.prompt == PROMPT
     assert "first &lt;b&gt;" in texts(at)
     again = runs.from_json(runs.to_json(record))
     assert (again.name, again.text, len(again.events)) == (record.name, record.text, len(record.events))
