@@ -161,11 +161,14 @@ def test_every_lesson_opens_from_its_link_on_its_figure(open_page: Open, address
 def test_lessons_are_one_click_away_and_the_address_holds_them(open_page: Open) -> None:
     page = open_page("variants")
     expect(number(page, 0)).to_have_text("10 GiB")
+    # A click while the page still arrives can be lost on a busy machine.
+    settle(page)
     page.get_by_role("button", name="Lessons").click()
     page.get_by_role("menuitem", name="From MHA to MQA").click()
     expect(number(page, 0)).to_have_text("320 MiB")
     expect(pill(page, "MQA")).to_be_checked()
     holds(page, tokens="8192", designs="mha,gqa:32,gqa:16,gqa:8,gqa:4,gqa:2,mqa", design="mqa")
+    settle(page)
     page.locator(".st-key-lesson_gemma-3").get_by_role("button").click()
     expect(number(page, 0)).to_have_text("10.41 GiB")
     expect(title(page)).to_contain_text("Gemma 3 27B")
@@ -217,6 +220,7 @@ def test_turning_pages_keeps_the_view_and_back_returns_to_it(open_page: Open) ->
 
 def test_a_built_variant_is_added_shown_and_linked_and_a_wrong_one_is_named(open_page: Open) -> None:
     page = open_page("variants")
+    settle(page)
     page.get_by_role("button", name="Build one").click()
     panel(page).get_by_role("combobox", name="Build it with").click()
     page.get_by_role("option", name="latent", exact=True).click()
@@ -257,6 +261,7 @@ def test_another_model_opposite(open_page: Open) -> None:
     # While none is chosen: DeepSeek V3, 61 × 576 × 2 B = 68.6 KiB a token against 320 KiB.
     expect(against.get_by_role("heading")).to_contain_text("DeepSeek V3")
     expect(against.get_by_role("heading")).to_contain_text("4.7× more")
+    settle(page)
     against.get_by_role("combobox", name="Against").click()
     page.keyboard.type("gemma 3 27b")
     page.get_by_role("option", name="Gemma 3 27B").first.click()
@@ -276,6 +281,7 @@ def test_another_model_opposite(open_page: Open) -> None:
 
 def test_the_gains_download_with_their_numbers(open_page: Open) -> None:
     page = open_page("variants")
+    settle(page)
     with page.expect_download() as download:
         page.locator(".st-key-csv_gains").get_by_role("button", name="Download CSV").click()
     with Path(download.value.path()).open(newline="") as file:
