@@ -43,7 +43,7 @@ FIGURES: dict[str, Figures] = {
     "latent": ((None, "68.62 KiB", None), ("70,272 bytes a token",), "4.7× less"),
     "latent-6-bit": ((None, "25.31 KiB", None), ("93.3%",), ""),
     "kimi-k2": (("8.58 GiB", "68.62 KiB", None), ("70,272 bytes a token",), ""),
-    "window": (("512 MiB", "128 KiB", None), ("512 MiB there and 512 MiB at 32K",), ""),
+    "window": (("512 MiB", "128 KiB", None), ("512 MiB there and still 512 MiB at 32K",), ""),
     "7b-growth": (("8 GiB", "128 KiB", None), ("128 KiB a token: 1 GiB, 2 GiB, 4 GiB, 8 GiB at",), ""),
     "qwen3-next": (("805.69 MiB", "24 KiB", None), ("12 of 48 layers", "805.69 MiB", "37.69 MiB"), ""),
     "nemotron-h": (("5.85 GiB", "40 KiB", None), ("5.85 GiB", "870.33 MiB never grow"), ""),
