@@ -12,6 +12,7 @@ from pages.ui.live_plot import Plot, Scale, end_of, legend, nice_above, span_abo
 from pages.ui.live_story import CACHE, MODES, RECOMPUTE, Held, Probe, Side, Story, Token
 from pages.ui.theme import Palette
 from pages.ui.variant_curves import spread
+from pages.ui.words import plural
 
 # More marks than this are drawn as medians of neighbours: a browser redraws them four times a second.
 MOST_MARKS = 160
@@ -58,11 +59,11 @@ def timeline(story: Story, colours: Palette) -> str:
 def _lane_words(side: Side) -> str:
     if side.prefill is None:
         return ""
-    first = f"prefill of {look.counted(side.prefill.tokens, 'token')} {look.duration(side.prefill.seconds)}"
+    first = f"prefill of {plural(side.prefill.tokens, 'token')} {look.duration(side.prefill.seconds)}"
     if not side.tokens:
         return first
     middle = look.duration(median(one.seconds for one in side.tokens))
-    return f"{first}, then {look.counted(len(side.tokens), 'token')} of {middle} each, {look.duration(side.seconds)}"
+    return f"{first}, then {plural(len(side.tokens), 'token')} of {middle} each, {look.duration(side.seconds)}"
 
 
 def _lane(mode: str, side: Side, span: float, colours: Palette) -> str:
@@ -86,8 +87,8 @@ def _lane(mode: str, side: Side, span: float, colours: Palette) -> str:
         )
         start += seconds
     noun = "new token" if side.prefill.reused else "prompt token"
-    told = f"{look.counted(side.prefill.tokens, noun)} at once in {look.duration(side.prefill.seconds)}" + (
-        f", then {look.counted(len(side.tokens), 'token')}" if side.tokens else ""
+    told = f"{plural(side.prefill.tokens, noun)} at once in {look.duration(side.prefill.seconds)}" + (
+        f", then {plural(len(side.tokens), 'token')}" if side.tokens else ""
     )
     name = f"<b style='color:{look.text_colour(colour, colours)}'>{look.SIDE_NAMES[mode].capitalize()}</b>"
     return (

@@ -75,8 +75,3 @@ def rate(per_second: float) -> str:
 def times(factor: float) -> str:
     """A factor: `42×`, `5.3×`."""
     return f"{factor:,.0f}×" if factor >= 9.95 else f"{factor:.1f}×"
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 token`, `1,024 tokens`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

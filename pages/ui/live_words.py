@@ -9,11 +9,12 @@ from typing import Any
 
 from kvcore.units import format_bytes, format_count
 from pages.ui.cards import Card
-from pages.ui.live_look import counted, duration, rate, times, variant_name
+from pages.ui.live_look import duration, rate, times, variant_name
 from pages.ui.live_replay import where
 from pages.ui.live_state import Result, Ticket
 from pages.ui.live_story import CACHE, RECOMPUTE, Probe, Story
 from pages.ui.plain import plain
+from pages.ui.words import plural
 
 _DONE = {
     "length": "Done: all tokens made",
@@ -78,7 +79,7 @@ def device_words(story: Story) -> str:
     ready, host = story.ready, story.host
     device = str(ready.get("device") or host.get("device") or "")
     name = _DEVICES.get(device.partition(":")[0], device)
-    threads = f", {counted(int(ready['threads']), 'thread')}" if device == "cpu" and ready.get("threads") else ""
+    threads = f", {plural(int(ready['threads']), 'thread')}" if device == "cpu" and ready.get("threads") else ""
     band = host.get("read_bandwidth_bytes_per_s")
     return f"{plain(name)}{threads}" + (f", reads {band / 1e9:.3g} GB/s" if band else "")
 
@@ -119,9 +120,9 @@ def _first_line(story: Story) -> str:
         return ""
     speed = first.tokens * first.batch / first.seconds if first.seconds else 0
     read = (
-        f"{counted(first.tokens, 'new token')} read, {first.reused:,} already in the cache"
+        f"{plural(first.tokens, 'new token')} read, {first.reused:,} already in the cache"
         if first.reused
-        else (f"{counted(first.tokens, 'prompt token')} read at once")
+        else (f"{plural(first.tokens, 'prompt token')} read at once")
     )
     many = f" × {first.batch}" if first.batch > 1 else ""
     return f"{read}{many}: **{rate(speed)} tokens/s**"
@@ -168,16 +169,16 @@ def status(result: Result, ticket: Ticket | None) -> tuple[str, float | None]:
     story = result.story
     if ticket is not None and result.state == "waiting" and result.record is None:
         ahead = ticket.ahead
-        return (f"In the queue: {counted(ahead, 'job')} before yours" if ahead else "Starting the engine", None)
+        return (f"In the queue: {plural(ahead, 'job')} before yours" if ahead else "Starting the engine", None)
     if not story.ready and story.progress is None:
         return "Starting the engine", None
     if story.progress is not None:
         what, done, of = story.progress
         return f"{what[:1].upper()}{what[1:]}", min(1.0, done / of) if of else None
     if result.kind == "probe":
-        return f"The probe: {counted(len(story.probes), 'step')} measured", None
+        return f"The probe: {plural(len(story.probes), 'step')} measured", None
     if result.kind == "race":
-        return f"The race: {counted(len(story.probes), 'step')} measured", None
+        return f"The race: {plural(len(story.probes), 'step')} measured", None
     made, wanted = len(story.cache.tokens) + 1, int(result.job.get("new_tokens") or 0)
     if story.recompute.prefill or (result.job.get("also_recompute") and made >= wanted > 1):
         return f"The same again without the cache: token {len(story.recompute.tokens) + 1}", None
@@ -201,7 +202,7 @@ def timeline_title(story: Story) -> str:
     if first is None:
         return "First the prompt, then token by token"
     if not each:
-        return f"The prefill reads {counted(first.tokens, 'token')} in one go"
+        return f"The prefill reads {plural(first.tokens, 'token')} in one go"
     worth = first.seconds / each
     wide = f"One prefill, as wide as {worth:.1f} tokens" if worth >= _STEADY else "One prefill, no wider than a token"
     both = story.recompute.seconds
@@ -281,7 +282,7 @@ def saving(story: Story, afresh_s: float | None) -> str:
     whole = first.reused + first.tokens
     head = (
         f"**{first.reused:,} of {whole:,} tokens were in the cache already**: only "
-        f"{counted(first.tokens, 'token')} had to be read, in {duration(first.seconds)}"
+        f"{plural(first.tokens, 'token')} had to be read, in {duration(first.seconds)}"
     )
     if afresh_s is None or afresh_s <= first.seconds:
         return f"{head}."
