@@ -66,8 +66,10 @@ _PATTERN_SIZE = {"latent": "5px 5px", "cross": "6px 6px"}
 
 
 # On a phone, controls and big numbers stand two by two, so that the answer is on the first screen. Chosen options are
-# outlined: Streamlit writes white on the primary colour, which is unreadable in the dark theme.
+# outlined: Streamlit writes white on the primary colour, which is unreadable in the dark theme. Its advertisement for
+# developers, which it shows over the title where the app is started by hand, is nothing for the reader.
 _STYLE = """<style>
+[data-testid="stSkillsNudge"], [data-testid="stSkillsInstallCallout"] { display: none; }
 [data-testid="stMultiSelect"] [data-tag] {
   background: transparent; color: inherit; border: 1px solid currentColor;
 }

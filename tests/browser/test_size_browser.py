@@ -84,6 +84,20 @@ def test_opens_on_an_answer_with_a_table_to_download(open_page: Open) -> None:
     assert any(row.startswith("32768,10737418240,") for row in rows)
 
 
+def test_nothing_is_advertised_over_the_title(open_page: Open) -> None:
+    """Streamlit does so where it is not headless and finds a developer's tools; here its element is put in by hand."""
+    page = open_page()
+    shown = page.evaluate(
+        """() => {
+            const box = document.createElement('div');
+            box.dataset.testid = 'stSkillsNudge';
+            document.querySelector('[data-testid=stAppViewContainer]').append(box);
+            return getComputedStyle(box).display;
+        }"""
+    )
+    assert shown == "none"
+
+
 def test_choosing_changes_the_numbers_and_the_address(open_page: Open) -> None:
     page = open_page()
     choose(page, "Model", "gemma 3 27b", "Gemma 3 27B")
