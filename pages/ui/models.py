@@ -9,8 +9,10 @@ import streamlit as st
 
 from kvcore import catalogue, sources
 from kvcore.errors import KVCoreError, ModelError
+from kvcore.formats import KVFormat
 from kvcore.model import Model, model_from_config
 from kvcore.scenario import DEFAULT_MODEL, encode_config
+from kvcore.size import growth_laws
 from kvcore.units import format_count
 from pages.ui.plain import tidy_name
 
@@ -77,6 +79,16 @@ def from_catalogue(model_id: str, bound: bool = False) -> Chosen | Refusal:
         detail=entry.path_in_source,
         fidelity=entry.fidelity,
     )
+
+
+def suited_format(model: Model, name: str) -> KVFormat:
+    """The cache format of that name where it suits the model, else the model's own."""
+    try:
+        kv = model.resolve_format(name)
+        growth_laws(model, kv)
+    except KVCoreError:
+        return model.resolve_format()
+    return kv
 
 
 def unknown(model_id: str) -> str:

@@ -6,7 +6,6 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.errors import KVCoreError
 from kvcore.explain import Step, token_steps
 from kvcore.formats import KVFormat
 from kvcore.hardware import capacity_lines
@@ -99,11 +98,7 @@ def _compared(scenario: Scenario, main: str) -> list[Line]:
         found = models.from_catalogue(model_id)
         if model_id == main or isinstance(found, Refusal):
             continue
-        try:
-            kv = found.model.resolve_format(scenario.kv)
-            resident_bytes(found.model, 1, kv)
-        except KVCoreError:
-            kv = found.model.resolve_format()
+        kv = models.suited_format(found.model, scenario.kv)
         lines.append(Line(id=model_id, name=found.name, model=found.model, kv=kv))
     return lines
 

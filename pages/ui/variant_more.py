@@ -10,7 +10,6 @@ import streamlit as st
 
 from kvcore import trend as over_time
 from kvcore.compare import Comparison, compare
-from kvcore.errors import KVCoreError
 from kvcore.formats import KV_FORMATS, KVFormat
 from kvcore.hardware import capacity_lines
 from kvcore.ladder import SHIPPED, Ladder, Rung
@@ -202,13 +201,13 @@ def _comparisons(
     chosen: Chosen, scenario: Scenario, options: VariantOptions, others: list[str]
 ) -> list[tuple[str, _Pair, Comparison]]:
     found = []
-    kv = _format(chosen, scenario.kv)
+    kv = models.suited_format(chosen.model, scenario.kv)
     for model_id in others:
         other = models.from_catalogue(model_id)
         if isinstance(other, Refusal):
             st.caption(plain(f"{other.name}: {other.message}."))
             continue
-        theirs = _format(other, kv.name if options.other == "same" else options.other)
+        theirs = models.suited_format(other.model, kv.name if options.other == "same" else options.other)
         line = Line(id=model_id, name=other.name, model=other.model, kv=theirs)
         one = compare(
             chosen.model, other.model, scenario.tokens, kv, theirs, name_a=chosen.name, name_b=other.name,
@@ -216,17 +215,6 @@ def _comparisons(
         )  # fmt: skip
         found.append((model_id, (kv, line), one))
     return found
-
-
-def _format(chosen: Chosen, name: str) -> KVFormat:
-    """The format of that name where it suits the model, else the model's own."""
-    try:
-        kv = chosen.model.resolve_format(name)
-        for memory, _ in chosen.model.kept:
-            memory.growth(kv)
-    except KVCoreError:
-        return chosen.model.resolve_format()
-    return kv
 
 
 def _against_row(name: str, kv: KVFormat, one: Comparison, mine: bool) -> list[str | tuple[str, str]]:
