@@ -164,7 +164,7 @@ class _Bench:
 
     def threads(self, rates: Rates, cores: int) -> None:
         """The number of threads with the best median over passes of weights with one token, taken in turn."""
-        counts = sorted({cores, *(2**power for power in range(cores.bit_length()) if 2**power <= cores)})
+        counts = thread_counts(cores)
         run, _ = self.pass_over("bf16", self.size // 4)
         times: dict[int, list[float]] = {count: [] for count in counts}
         end = time.perf_counter() + 2 * self.budget_s
@@ -238,6 +238,16 @@ class _Bench:
             return multiply, (packed, scales)
         token = self.random(name, 1, _SIDE)
         return lambda part: torch.nn.functional.linear(token, part[0]), (self.random(name, _SIDE, _SIDE),)
+
+
+def thread_counts(cores: int) -> list[int]:
+    """Numbers of threads worth measuring: powers of two up to all cores but one, and that.
+
+    The page is drawn on this machine too, by its server and often by a browser. Threads that fill every core wait for
+    the one that was pushed aside at the end of each operation, and a step takes many times as long.
+    """
+    most = max(1, cores - 1)
+    return sorted({most, *(2**power for power in range(most.bit_length()) if 2**power <= most)})
 
 
 def best_threads(seconds: dict[int, float]) -> int:

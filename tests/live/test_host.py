@@ -17,7 +17,7 @@ import pytest
 from kvcore.errors import LiveError
 from kvcore.live import host, host_rates
 from kvcore.live.host import Host
-from kvcore.live.host_rates import Rates, best_threads
+from kvcore.live.host_rates import Rates, best_threads, thread_counts
 
 MADE = Host(
     device="cpu", device_name="AMD EPYC", memory_bytes=25 * 10**9, available_bytes=20 * 10**9, threads=1,
@@ -150,6 +150,11 @@ def test_a_host_that_is_none_is_refused(change: dict[str, Any], match: str) -> N
         Host.from_dict(MADE.to_dict() | change)
     with pytest.raises(LiveError):
         Host.from_dict(None)
+
+
+@pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1]), (3, [1, 2]), (4, [1, 2, 3]), (9, [1, 2, 4, 8])])
+def test_a_core_is_left_to_the_page(cores: int, counts: list[int]) -> None:
+    assert thread_counts(cores) == counts
 
 
 def test_more_threads_must_be_worth_it() -> None:
