@@ -404,7 +404,7 @@ def test_a_strangers_address_gives_sentences_and_a_page_that_works(open_page: Op
         # 64 layers, each with a state of 5,120 × 16 and the last inputs of 5,120 channels, whatever the length; no heads.
         ("state-spaces/mamba-2.8b-hf", "has no query heads to build otherwise", {1: "0 B", 2: "–"}, "64"),
         # An encoder keeps nothing.
-        ("allenai/longformer-base-4096", "it holds", {0: "0 B", 1: "0 B", 2: "–"}, "Nothing is kept"),
+        ("allenai/longformer-base-4096", "keeps no cache", {0: "0 B", 1: "0 B", 2: "–"}, "Nothing is kept"),
         # 32 decoder layers × 2 × 1,280 × 2 B = 160 KiB a token, beside the source, 1,500 × 160 KiB.
         ("openai/whisper-large-v3", "Whisper Large v3", {1: "160 KiB"}, "20 query heads"),
     ],
