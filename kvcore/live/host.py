@@ -223,7 +223,7 @@ def _cache_file(device: str) -> Path:
     from kvcore.live.folders import user_cache
 
     # A container is moved or resized without a word: what may have changed the rates is part of the name.
-    about = [platform.machine(), processor_name(), cores(), round(memory_bytes() / 2**30), _torch_version(), device, 2]
+    about = [platform.machine(), processor_name(), cores(), round(memory_bytes() / 2**30), _torch_version(), device, 3]
     key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     return user_cache() / f"host-{key}.json"
 

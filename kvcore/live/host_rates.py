@@ -241,13 +241,8 @@ class _Bench:
 
 
 def thread_counts(cores: int) -> list[int]:
-    """Numbers of threads worth measuring: powers of two up to all cores but one, and that.
-
-    The page is drawn on this machine too, by its server and often by a browser. Threads that fill every core wait for
-    the one that was pushed aside at the end of each operation, and a step takes many times as long.
-    """
-    most = max(1, cores - 1)
-    return sorted({most, *(2**power for power in range(most.bit_length()) if 2**power <= most)})
+    """Numbers of threads worth measuring: powers of two up to all cores, and that."""
+    return sorted({cores, *(2**power for power in range(cores.bit_length()) if 2**power <= cores)})
 
 
 def best_threads(seconds: dict[int, float]) -> int:

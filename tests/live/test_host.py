@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -152,9 +153,19 @@ def test_a_host_that_is_none_is_refused(change: dict[str, Any], match: str) -> N
         Host.from_dict(None)
 
 
-@pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1]), (3, [1, 2]), (4, [1, 2, 3]), (9, [1, 2, 4, 8])])
-def test_a_core_is_left_to_the_page(cores: int, counts: list[int]) -> None:
+@pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (9, [1, 2, 4, 8, 9])])
+def test_numbers_of_threads_that_are_tried(cores: int, counts: list[int]) -> None:
     assert thread_counts(cores) == counts
+
+
+@pytest.mark.parametrize(("stated", "policy"), [(None, "passive"), ("active", "active")])
+def test_threads_that_wait_give_way_unless_told_otherwise(stated: str | None, policy: str) -> None:
+    """Spinning threads stall a step twentyfold where a browser draws on the same cores."""
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    environment |= {"OMP_WAIT_POLICY": stated} if stated else {}
+    code = "import os, sys, kvcore.live; assert 'torch' not in sys.modules; print(os.environ['OMP_WAIT_POLICY'])"
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == policy
 
 
 def test_more_threads_must_be_worth_it() -> None:
