@@ -1,0 +1,314 @@
+"""What a user chose on the Concurrency screen beside the scenario, equal to that screen's further parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from kvcore.engines.registry import engine
+from kvcore.errors import KVCoreError, UnitError
+from kvcore.hardware import accelerator
+from kvcore.plan.deployment import MAX_GPUS, Deployment
+from kvcore.scenario import Scenario, read_query, write_query
+from kvcore.units import GIB, MAX_BATCH, parse_bytes, parse_tokens
+from kvcore.weight_formats import weight_format
+
+AUTO = "auto"
+USERS = 30
+MAX_CURVES = 4
+# A plan that is kept for comparison travels in the address of the other one, a brought configuration with it.
+MAX_KEPT = 12_000
+_SPLIT = re.compile(r"(tp|pp|dp|dcp)([0-9]{1,4})")
+_SWITCHES = {"ep": "expert_parallel", "dpa": "dp_attention"}
+_SIDES = ("tp", "pp", "dp", "dcp")
+_MORE = re.compile(r"[a-z_]{1,40}=[A-Za-z0-9_./+-]{1,60}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How GPUs are shared out: `tp` × `pp` in each of `dp` replicas, and what is switched on beside that."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    dcp: int = 1
+    expert_parallel: bool = False
+    dp_attention: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs of all replicas."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def text(self) -> str:
+        """Its one spelling: `tp8`, `tp4-dp2`, `tp8-dcp8`, `tp1-dp8-ep-dpa`."""
+        parts = [f"{name}{getattr(self, name)}" for name in _SIDES if name == "tp" or getattr(self, name) > 1]
+        return "-".join(parts + [word for word, name in _SWITCHES.items() if getattr(self, name)])
+
+
+def split_of(shard: Any) -> Split:
+    """The split of a Shard or a Deployment."""
+    return Split(**{field.name: getattr(shard, field.name) for field in fields(Split)})
+
+
+def read_split(text: str) -> Split:
+    """A split as `Split.text` spells it, in any order; UnitError for anything else."""
+    values: dict[str, Any] = {}
+    for part in text.strip().lower().split("-"):
+        found = _SPLIT.fullmatch(part)
+        name = _SWITCHES.get(part) if found is None else found[1]
+        if name is None or name in values:
+            raise UnitError(f"split: {text[:40]!r} is not a split; write for example tp8, tp4-dp2 or tp8-ep")
+        values[name] = True if found is None else int(found[2])
+    split = Split(**values)
+    if not all(1 <= getattr(split, name) <= MAX_GPUS for name in _SIDES) or split.gpus > MAX_GPUS:
+        raise UnitError(f"split: {text[:40]!r} is not within 1 … {MAX_GPUS:,} GPUs")
+    return split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConcurrencyOptions:
+    """Every field is named as its parameter in the address; the GPU, the engine and the context are the scenario's.
+
+    `users` are requests at once (0: as many as the scenario says, 30 where that is one). `count` GPUs serve in the
+    `split` (`auto`: the first that the engine takes). `have` is a cache pool for each GPU that was read off a log.
+    `util` is the engine's share of the memory, `batched` and `seqs` its limits of a step; 0 leaves each to
+    the engine. `more` are further options of the engine as `field=value`. Lengths that are expected, in tokens:
+    `prompt`, `answer`, `thinking`, and `shared` of the prompt that all requests begin with. Of `people`, `active`
+    percent wait for an answer at a time; where `minute` requests come in a minute and each lives `seconds`, those
+    say how many instead (0: not known). `host` GiB of CPU memory keep what the GPUs have no room for. `curves` are the
+    levers that are drawn, `kept` the address's parameters of the plan that stands beside this one.
+    """
+
+    users: int = 0
+    count: int = 8
+    split: str = AUTO
+    weights: str = AUTO
+    have: str = ""
+    util: float = 0.0
+    batched: int = 0
+    seqs: int = 0
+    eager: bool = False
+    prefix: bool = True
+    spec: int = 0
+    more: tuple[str, ...] = ()
+    prompt: int = 6144
+    answer: int = 1024
+    thinking: int = 0
+    shared: int = 0
+    people: int = 300
+    active: int = 10
+    minute: int = 0
+    seconds: int = 0
+    host: int = 0
+    curves: tuple[str, ...] = ()
+    kept: str = ""
+
+    def to_query(self) -> dict[str, str]:
+        """The address's parameters: only what differs from the defaults."""
+        return write_query(self)
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> tuple[ConcurrencyOptions, tuple[str, ...]]:
+        """(options, messages): every parameter that can be read is taken, and each other one has a message."""
+        values, problems = read_query(query, READERS)
+        options = cls(**values)
+        if options.split != AUTO and (gpus := read_split(options.split).gpus) != options.count:
+            message = f"The address's split was not taken: {options.split} is {gpus:,} GPUs, not {options.count:,}."
+            return replace(options, split=AUTO), (*problems, message)
+        return options, problems
+
+    def requests(self, scenario: Scenario) -> int:
+        """Requests at once that the plan is for."""
+        return self.users or usual_users(scenario)
+
+
+def usual_users(scenario: Scenario) -> int:
+    """Requests at once where none are named: the scenario's, or 30 where it is about one request."""
+    return scenario.batch if scenario.batch > 1 else USERS
+
+
+def deployment(scenario: Scenario, options: ConcurrencyOptions, split: Split) -> Deployment:
+    """What the planner is asked: the scenario on these GPUs in this split.
+
+    Options in `more` that the engine does not have are left out. Raises UnitError or HardwareError for what cannot be.
+    """
+    return Deployment(
+        gpu=accelerator(scenario.gpu),
+        context=max(1, scenario.tokens),
+        tp=split.tp,
+        pp=split.pp,
+        dp=split.dp,
+        dcp=split.dcp,
+        expert_parallel=split.expert_parallel,
+        dp_attention=split.dp_attention,
+        engine=scenario.engine,
+        kv_dtype=scenario.kv,
+        weight_format=None if options.weights == AUTO else options.weights,
+        utilization=options.util or None,
+        max_num_batched_tokens=options.batched or None,
+        max_num_seqs=options.seqs or None,
+        enforce_eager=options.eager,
+        prefix_caching=options.prefix,
+        speculative_tokens=options.spec,
+        kv_bytes=parse_bytes(options.have) if options.have else None,
+        options=_typed(scenario.engine, options.more),
+    )
+
+
+def taken(
+    scenario: Scenario, options: ConcurrencyOptions, changed: Deployment, users: int | None = None
+) -> tuple[Scenario, ConcurrencyOptions]:
+    """Both as they would have to be chosen for a deployment (and so many users): `deployment` gives it back."""
+    scenario = replace(scenario, gpu=changed.gpu.id, tokens=changed.context, engine=changed.engine, kv=changed.kv_dtype)
+    have = changed.kv_bytes
+    options = replace(
+        options,
+        users=options.users if users is None else users,
+        count=changed.gpus,
+        split=split_of(changed).text,
+        weights=changed.weight_format or AUTO,
+        have="" if have is None else f"{have // GIB} GiB" if have % GIB == 0 else f"{have} B",
+        util=changed.utilization or 0.0,
+        batched=changed.max_num_batched_tokens or 0,
+        seqs=changed.max_num_seqs or 0,
+        eager=changed.enforce_eager,
+        prefix=changed.prefix_caching,
+        spec=changed.speculative_tokens,
+        more=tuple(f"{name}={_word(value)}" for name, value in changed.options),
+    )
+    return scenario, options
+
+
+def keep(scenario: Scenario, options: ConcurrencyOptions) -> str:
+    """A plan as one text for the address of another; `kept` is its inverse. UnitError where it is too long."""
+    text = urlencode(scenario.to_query() | replace(options, kept="", curves=()).to_query(), safe="/,:@")
+    if len(text) > MAX_KEPT:
+        raise UnitError("this plan is too long to travel in an address; its configuration is too large")
+    return text or "as-is"
+
+
+def kept(text: str) -> tuple[Scenario, ConcurrencyOptions]:
+    """The plan that `keep` wrote; what cannot be read of it has its default."""
+    query = dict(parse_qsl(text[:MAX_KEPT], max_num_fields=60))
+    options = ConcurrencyOptions.from_query({name: value for name, value in query.items() if name != "kept"})[0]
+    return Scenario.from_query(query)[0], options
+
+
+def _word(value: object) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _typed(name: str, more: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
+    """Further options as the engine's settings want them."""
+    kinds = {option.field: option.kind for option in engine(name).options}
+    readers: dict[str, Callable[[str], Any]] = {
+        "integer": int, "fraction": float, "switch": lambda text: text not in ("0", "False"), "text": str,
+    }  # fmt: skip
+    found = {}
+    for pair in more:
+        field, _, value = pair.partition("=")
+        if field not in kinds:
+            continue
+        try:
+            found[field] = readers[kinds[field]](value)
+        except ValueError:
+            what = {"integer": "a whole number"}.get(kinds[field], f"a {kinds[field]}")
+            raise UnitError(f"{field}: {value!r} is not {what}") from None
+    return tuple(sorted(found.items()))
+
+
+def _whole(what: str, low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        plain = text.strip().replace(",", "")
+        if not (plain.isascii() and plain.isdigit() and len(plain) < 10 and low <= int(plain) <= high):
+            raise UnitError(f"{what}: {text[:20]!r} is not a whole number within {low:,} … {high:,}")
+        return int(plain)
+
+    return read
+
+
+def _read_util(text: str) -> float:
+    plain = text.strip()
+    if not re.fullmatch(r"[01]?\.?[0-9]{1,17}", plain, re.ASCII) or not 0 <= float(plain) <= 1:
+        raise UnitError(f"share of the memory: {text[:20]!r} is not within 0 … 1, such as 0.92")
+    return float(plain)
+
+
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise UnitError(f"{text[:20]!r} is not 0 or 1")
+    return text == "1"
+
+
+def _read_split(text: str) -> str:
+    return AUTO if text.strip().lower() == AUTO else read_split(text).text
+
+
+def _read_have(text: str) -> str:
+    plain = text.strip()
+    # Half of those who read it off a log write the bare number of GiB that stands there.
+    number = plain.replace(".", "", 1)
+    plain = f"{plain} GiB" if number.isascii() and number.isdigit() else plain
+    if plain and not 0 < parse_bytes(plain) < 2**60:
+        raise UnitError(f"memory for the cache: {text[:20]!r} is not more than 0 B, such as 40 GiB")
+    return plain
+
+
+def _read_more(text: str) -> tuple[str, ...]:
+    parts = tuple(dict.fromkeys(part for part in text.split(",") if part))
+    if len(parts) > 12 or not all(_MORE.fullmatch(part) for part in parts):
+        raise UnitError(f"{text[:40]!r} are not options such as swa_full=1")
+    return parts
+
+
+def _read_curves(text: str) -> tuple[str, ...]:
+    parts = tuple(dict.fromkeys(part for part in text.split(",") if part))
+    if len(parts) > MAX_CURVES or not all(len(part) <= 40 and part.isprintable() for part in parts):
+        raise UnitError(f"{text[:40]!r} are not at most {MAX_CURVES} names")
+    return parts
+
+
+def _read_kept(text: str) -> str:
+    if len(text) > MAX_KEPT or not text.isprintable():
+        raise UnitError("it is longer than a plan, or holds what cannot be shown")
+    try:
+        kept(text)
+    except (KVCoreError, ValueError):
+        raise UnitError("it is not a plan") from None
+    return text
+
+
+def _read_weights(text: str) -> str:
+    return AUTO if text.strip().lower() == AUTO else weight_format(text).name
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "users": _whole("users", 0, MAX_BATCH),
+    "count": _whole("GPUs", 1, MAX_GPUS),
+    "split": _read_split,
+    "weights": _read_weights,
+    "have": _read_have,
+    "util": _read_util,
+    "batched": _whole("tokens of a step", 0, 10**7),
+    "seqs": _whole("requests of a step", 0, MAX_BATCH),
+    "eager": _switch,
+    "prefix": _switch,
+    "spec": _whole("speculative tokens", 0, 64),
+    "more": _read_more,
+    "prompt": parse_tokens,
+    "answer": parse_tokens,
+    "thinking": parse_tokens,
+    "shared": parse_tokens,
+    "people": _whole("people", 0, 10**7),
+    "active": _whole("active share", 0, 100),
+    "minute": _whole("requests a minute", 0, 10**7),
+    "seconds": _whole("seconds of a request", 0, 10**6),
+    "host": _whole("CPU memory in GiB", 0, 10**6),
+    "curves": _read_curves,
+    "kept": _read_kept,
+}
