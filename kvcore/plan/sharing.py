@@ -1,0 +1,62 @@
+"""What requests share and what a prefill in flight adds, in the engine's own blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvcore.engines.base import Layout
+from kvcore.engines.registry import engine
+from kvcore.model.memories import State
+from kvcore.model.model import Model
+from kvcore.plan.deployment import Deployment
+
+# TensorRT-LLM's max_num_tokens where nothing is said (trtllm-serve, 1.4).
+_TENSORRT_LLM_TOKENS = 8192
+# The fields of settings that say how many tokens are taken in at once, by engine.
+_CHUNKS = ("batched_tokens", "prefill_chunk", "ubatch_size")
+_COPIES = {
+    "llama.cpp": "Every slot of llama.cpp has a copy of the prompt: a shared beginning is not counted once.",
+    "ollama": "Every slot of Ollama has a copy of the prompt: a shared beginning is not counted once.",
+    "transformers": "transformers keeps a cache for each request: a shared beginning is not counted once.",
+}
+
+
+def layout_at(model: Model, deployment: Deployment, tokens: int) -> Layout:
+    """How the engine stores a request of `tokens` tokens on the fullest GPU; EngineError for what it refuses."""
+    return engine(deployment.engine).layout(model, deployment.settings(model, max(1, tokens)))
+
+
+def batched_tokens(model: Model, deployment: Deployment) -> int:
+    """Tokens that are taken in at once at most: what was asked for, else the engine's own default."""
+    if deployment.max_num_batched_tokens is not None:
+        return deployment.max_num_batched_tokens
+    settings = getattr(deployment.settings(model), "server", deployment.settings(model))
+    stated = (getattr(settings, name, None) for name in _CHUNKS)
+    return next((tokens for tokens in stated if tokens), _TENSORRT_LLM_TOKENS)
+
+
+def shared_tokens(model: Model, deployment: Deployment, prefix_tokens: int, tokens: int) -> tuple[int, tuple[str, ...]]:
+    """Tokens of a common prefix that requests of `tokens` tokens hold once a replica, and why not all of them.
+
+    Whole blocks only, the largest block that any layer has. 0 where the engine shares nothing.
+    """
+    if not prefix_tokens:
+        return 0, ()
+    if deployment.engine in _COPIES:
+        return 0, (_COPIES[deployment.engine],)
+    if not deployment.prefix_caching:
+        return 0, ("Prefix caching is switched off: a shared beginning is not counted once.",)
+    if deployment.engine == "tensorrt-llm" and any(isinstance(memory, State) for memory, _ in model.kept):
+        return 0, ("TensorRT-LLM reuses no blocks of models with recurrent states: nothing is counted once.",)
+    layout = layout_at(model, deployment, tokens)
+    block = max([layout.block_size or 1, *(group.block_size or 1 for group in layout.groups)])
+    # At least one token of a request is its own.
+    whole = min(prefix_tokens, tokens - 1) // block * block
+    if whole == prefix_tokens:
+        return whole, ()
+    return whole, (f"Of the shared {prefix_tokens:,} tokens {whole:,} are whole blocks of {block:,} and held once.",)
+
+
+def at_length(deployment: Deployment, tokens: int, kv_bytes: int) -> Deployment:
+    """The same deployment asked for requests of `tokens` tokens in a pool of `kv_bytes` on each GPU."""
+    return replace(deployment, context=max(1, tokens), kv_bytes=max(0, kv_bytes))
