@@ -8,6 +8,7 @@ KVCoreError
 ├── EngineError      an engine does not support what was asked
 ├── LogError         nothing in a text is an engine's log
 ├── HardwareError    an accelerator or link that is not known
+├── PlanError        a plan cannot be made of what is known: a model without weights, say
 └── SourceError      a file, folder or hub could not be read
 
 `kind` is the word that the command line prints with `--json`.
@@ -65,6 +66,12 @@ class EngineError(KVCoreError):
 
 class HardwareError(KVCoreError):
     """An accelerator or a link is not known, or a typed-in one is not usable."""
+
+    kind = "hardware"
+
+
+class PlanError(KVCoreError):
+    """A plan cannot be made of what is known of the model and the hardware."""
 
     kind = "hardware"
 

@@ -198,7 +198,7 @@ def _largest_context(model: Model, settings: LlamaCppSettings, caches: tuple[Cac
     """The largest --ctx-size in whole cells that fits, by bisection: more context never takes less. 0: none does."""
     step = CELL_PADDING * (1 if settings.unified else settings.slots)
     window = next((cache.window for cache in caches if cache.kind == "sliding"), 0)
-    rates = [_rates(caches, device) for device in _devices(caches)]
+    rates = [device_rates(caches, device) for device in _devices(caches)]
 
     def fits(steps: int) -> bool:
         context = make_context(model, settings, steps * step)
@@ -215,8 +215,8 @@ def _largest_context(model: Model, settings: LlamaCppSettings, caches: tuple[Cac
     return low * step
 
 
-def _rates(caches: tuple[Cache, ...], device: str) -> tuple[int, int, int]:
-    """Bytes on a device for each full cell, for each sliding cell, and whatever the context."""
+def device_rates(caches: tuple[Cache, ...], device: str) -> tuple[int, int, int]:
+    """Bytes on a device for each full cell, for each sliding cell, and for all slots' states whatever the context."""
     full = sliding = fixed = 0
     for cache in caches:
         size = cache.bytes_on(device)

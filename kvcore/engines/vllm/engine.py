@@ -34,7 +34,7 @@ class Vllm:
     def layout(self, model: Model, settings: VllmSettings) -> Layout:
         """How one request of max_model_len tokens is stored on the fullest rank; EngineError for what is refused."""
         settings = _adjusted(model, settings)
-        groups, block = self._plan(model, settings)
+        groups, block = self.plan(model, settings)
         per_block = max((bytes_ for bytes_ in self.stage_block_bytes(model, settings, groups)), default=0)
         blocks = sum(group.pages(settings) for group in groups)
         shown = tuple(_group(group, settings) for group in groups)
@@ -53,8 +53,11 @@ class Vllm:
             notes=_notes(settings, groups),
         )
 
-    def _plan(self, model: Model, settings: VllmSettings) -> tuple[tuple[BlockGroup, ...], int | None]:
-        """The groups over all pipeline stages, and the block size that vLLM reports: that of attention, unpadded."""
+    def plan(self, model: Model, settings: VllmSettings) -> tuple[tuple[BlockGroup, ...], int | None]:
+        """The groups over all pipeline stages, and the block size that vLLM reports: that of attention, unpadded.
+
+        Neither depends on max_model_len. EngineError for what is refused.
+        """
         if is_packed(model):
             return packed_groups(model, settings), block_size(model, settings, resolve_format(model, settings))
         placed = layer_specs(model, settings)
@@ -102,6 +105,10 @@ class Vllm:
             log_lines=lines,
             terms=_capacity_terms(layout, kv_bytes, blocks, concurrency, tokens, short),
         )
+
+    def counts_one_group(self, settings: VllmSettings) -> bool:
+        """Whether the size that this version logs is that of one group's share of the blocks."""
+        return _is_old(settings.version)
 
     def longest(self, model: Model, settings: VllmSettings, usable_bytes: int) -> int:
         """The longest max_model_len, up to the one set, whose request fits in `usable_bytes`; 0 when none does."""

@@ -1,0 +1,92 @@
+"""A plan asked backwards: how many users, which context, how many GPUs, which share of the memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvcore.model.model import Model
+from kvcore.plan.basis import basis
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.ends import Ends
+from kvcore.plan.pools import has_share
+
+# GPU counts that are tried: doubling, as systems are built.
+GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+# The largest share that is tried: a driver always keeps something.
+MOST_HUNDREDTHS = 99
+
+
+def most_users(model: Model, deployment: Deployment, context: int) -> Ends[int]:
+    """Whole requests of `context` tokens at once on all replicas; 0 where none fits or the engine refuses."""
+    return basis(model, replace(deployment, context=context)).requests(context)
+
+
+def longest_context(model: Model, deployment: Deployment, users: int) -> Ends[int]:
+    """The longest context of which so many requests fit at once, up to the model's limit; 0 where none does."""
+    return basis(model, deployment).longest(users)
+
+
+def fits(model: Model, deployment: Deployment, users: int) -> bool:
+    """Whether so many requests of the deployment's context fit at the safe end."""
+    return basis(model, deployment).requests(deployment.context).low >= users
+
+
+def fewest_gpus(model: Model, deployment: Deployment, users: int, engine_splits: bool = True) -> Deployment | None:
+    """The deployment with the fewest GPUs of its kind on which the users fit at the safe end; None where none does.
+
+    Counts double from one. Of each count every split that the engine can serve is tried, the one that holds most is
+    taken; without `engine_splits` the deployment's own split, repeated as replicas.
+    """
+    if not engine_splits:
+        return _fewest_replicas(model, deployment, users)
+    from kvcore.plan.shards import shards
+
+    for gpus in GPU_COUNTS:
+        best: tuple[int, Deployment] | None = None
+        for shard in shards(model, deployment.engine, gpus):
+            if shard.refused:
+                continue
+            tried = replace(
+                deployment,
+                tp=shard.tp,
+                pp=shard.pp,
+                dp=shard.dp,
+                dcp=shard.dcp,
+                expert_parallel=shard.expert_parallel,
+                dp_attention=shard.dp_attention,
+            )
+            held = basis(model, tried).requests(tried.context).low
+            if held >= users and (best is None or held > best[0]):
+                best = (held, tried)
+        if best is not None:
+            return best[1]
+    return None
+
+
+def _fewest_replicas(model: Model, deployment: Deployment, users: int) -> Deployment | None:
+    one = replace(deployment, dp=1)
+    held = basis(model, one).requests(one.context).low
+    if not held:
+        return None
+    replicas = -(-users // held)
+    return replace(one, dp=replicas) if replicas * one.replica_gpus <= GPU_COUNTS[-1] else None
+
+
+def least_utilization(model: Model, deployment: Deployment, users: int) -> float | None:
+    """The smallest share of the memory, in hundredths, at which so many users fit at the safe end.
+
+    None where none does, where the engine has no such share, and where the pool was stated.
+    """
+    if not has_share(deployment.engine) or deployment.kv_bytes is not None:
+        return None
+
+    def enough(hundredths: int) -> bool:
+        return fits(model, replace(deployment, utilization=hundredths / 100), users)
+
+    if not enough(MOST_HUNDREDTHS):
+        return None
+    low, high = 0, MOST_HUNDREDTHS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high / 100

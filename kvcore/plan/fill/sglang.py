@@ -1,0 +1,63 @@
+"""SGLang: pools of token slots, of sliding slots and of states, sized by the rank with the least memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from kvcore.engines.base import Layout
+from kvcore.engines.sglang.cells import page_size, stages
+from kvcore.engines.sglang.engine import SGLANG
+from kvcore.engines.sglang.pools import pool_sizes, request_need, window_too_wide
+from kvcore.engines.sglang.settings import SglangSettings
+from kvcore.model.model import Model
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.fill.base import NOTHING, Fill
+from kvcore.plan.fill.settings import engine_settings
+from kvcore.size import Term
+
+
+class SglangFiller:
+    """See kvcore.plan.fill.base.Filler.
+
+    What is free is the least over all ranks, pipeline stages included (get_available_gpu_memory, distributed), so the
+    smallest pool meets the widest stage. How many may run depends on the pools, and is part of the concurrency.
+    """
+
+    sequences_name = "max_running_requests"
+
+    def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
+        self.model = model
+        self.settings: SglangSettings = engine_settings(model, deployment, context)
+        self.stages = stages(model, self.settings)
+        self.page = page_size(model, self.settings)
+        self.keeps_cache = True
+        asked = self.settings.max_running_requests
+        self.sequences: int | None = None if asked is None else max(1, asked // self.settings.attention_dp)
+
+    def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
+        """See Filler.fill."""
+        least = min(kv_bytes)
+        if least <= 0:
+            return NOTHING
+        settings = replace(self.settings, context_length=context)
+        need = request_need(self.model, settings)
+        sizes = pool_sizes(self.model, settings, self.stages, self.page, least)
+        if sizes.running <= 0 or window_too_wide(self.model, settings, sizes, self.page):
+            return NOTHING
+        limits = [Fraction(sizes.running)]
+        limits += [Fraction(sizes.full, need.tokens)] if any(part.full for part in self.stages) else []
+        limits += [Fraction(sizes.swa, need.swa_tokens)] if any(part.swa for part in self.stages) else []
+        limits += [Fraction(sizes.state_slots, need.state_slots)] if need.state_slots else []
+        tokens = sizes.tokens * (1 if sizes.swa else settings.dcp_size)
+        concurrency = min(limits)
+        return Fill(concurrency=concurrency, requests=int(concurrency), tokens=tokens)
+
+    def layout(self, context: int, requests: int) -> Layout:
+        """See Filler.layout; the same for any number of requests."""
+        return SGLANG.layout(self.model, replace(self.settings, context_length=context))
+
+    def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
+        """See Filler.terms: the engine's own."""
+        settings = replace(self.settings, context_length=context)
+        return SGLANG.capacity(self.model, settings, max(0, min(kv_bytes))).terms

@@ -1,0 +1,91 @@
+"""vLLM: blocks of one pool, of which one is never handed out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from kvcore.engines.base import Layout
+from kvcore.engines.vllm.engine import VLLM
+from kvcore.engines.vllm.settings import VllmSettings
+from kvcore.model.model import Model
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.fill.base import NOTHING, Fill
+from kvcore.plan.fill.settings import engine_settings
+from kvcore.size import Term
+from kvcore.units import GIB
+
+# max_num_seqs of `vllm serve` by the GPU's memory (0.33, engine/arg_utils.py, get_batch_defaults); the engine before
+# 0.8 gave every GPU the smaller one.
+MANY_SEQS, FEW_SEQS = 1024, 256
+_ONE_DEFAULT_BEFORE = (0, 8)
+
+
+def default_max_num_seqs(settings: VllmSettings) -> int:
+    """max_num_seqs where nobody says: by the GPU, and no more than max_num_batched_tokens."""
+    large = settings.gpu_bytes >= 160 * GIB or (settings.gpu_bytes >= 70 * GIB and not settings.few_batched_tokens)
+    version = tuple(int(part) for part in settings.version.split(".")[:2])
+    many = MANY_SEQS if large and version >= _ONE_DEFAULT_BEFORE else FEW_SEQS
+    return min(many, settings.batched_tokens)
+
+
+class VllmFiller:
+    """See kvcore.plan.fill.base.Filler. All ranks make as many blocks as the one that can make the fewest."""
+
+    sequences_name = "max_num_seqs"
+
+    def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
+        self.model = model
+        self.settings: VllmSettings = engine_settings(model, deployment, context)
+        # Groups and pages do not depend on the length, only how many pages of each a request claims.
+        self.groups, self.block = VLLM.plan(model, self.settings)
+        self.block_bytes = VLLM.stage_block_bytes(model, self.settings, self.groups)
+        self.keeps_cache = any(self.block_bytes)
+        self.sequences: int | None = deployment.max_num_seqs or default_max_num_seqs(self.settings)
+
+    def needed(self, context: int) -> int:
+        """Blocks that one request claims."""
+        settings = replace(self.settings, max_model_len=context)
+        return sum(group.pages(settings) for group in self.groups)
+
+    def blocks(self, kv_bytes: tuple[int, ...]) -> int:
+        """Blocks of the pool, the smallest of all stages."""
+        if self.settings.num_gpu_blocks_override is not None:
+            return self.settings.num_gpu_blocks_override
+        pairs = zip(kv_bytes, self.block_bytes, strict=True)
+        return min(max(0, pool) // size for pool, size in pairs if size)
+
+    def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
+        """See Filler.fill. vLLM starts where one request fits beside the block that is never handed out."""
+        blocks, needed = self.blocks(kv_bytes), self.needed(context)
+        if not blocks:
+            return NOTHING
+        concurrency = Fraction(blocks, needed)
+        tokens = int(concurrency * context)
+        if VLLM.counts_one_group(self.settings):
+            tokens = blocks // max(1, len(self.groups)) * (self.block or 1)
+        return Fill(concurrency=concurrency, requests=blocks // needed if blocks > needed else 0, tokens=tokens)
+
+    def layout(self, context: int, requests: int) -> Layout:
+        """See Filler.layout; the same for any number of requests."""
+        return VLLM.layout(self.model, replace(self.settings, max_model_len=context))
+
+    def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
+        """See Filler.terms."""
+        blocks, needed = self.blocks(kv_bytes), self.needed(context)
+        stage = min(
+            (stage for stage, size in enumerate(self.block_bytes) if size),
+            key=lambda stage: kv_bytes[stage] // self.block_bytes[stage],
+        )
+        text = f"{kv_bytes[stage]:,} B // {self.block_bytes[stage]:,} B a block = {blocks:,}"
+        if self.settings.num_gpu_blocks_override is not None:
+            text = f"num_gpu_blocks_override = {blocks:,}"
+        ratio = f"{blocks:,} / {needed:,} blocks a request = {blocks / needed:.4f}"
+        terms = [
+            Term(name="blocks", formula=text, value=blocks, unit="blocks", knowledge="exact"),
+            Term(name="requests a replica", formula=ratio, value=blocks / needed, unit="requests"),
+        ]
+        if blocks <= needed:
+            text = f"vLLM keeps one block back and refuses to start: {blocks:,} − 1 blocks are fewer than {needed:,}"
+            terms.append(Term(name="shortfall", formula=text, value=needed + 1 - blocks, unit="blocks"))
+        return tuple(terms)

@@ -1,0 +1,173 @@
+"""What each GPU has left for the cache: the engine's own rule, with weights taken off and overheads as a range.
+
+Sources: vLLM 0.33, v1/worker/utils.py (request_memory) and gpu_worker.py; SGLang 0.5.23, arg_groups/memory_hook.py and
+mem_cache/kv_cache_configurator.py; TensorRT-LLM 1.4, KvCacheConfig.free_gpu_memory_fraction. llama.cpp, Ollama and
+transformers have no share: the cache may have all that is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+from kvcore.engines.sglang.memory import mem_fraction_static
+from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
+from kvcore.engines.vllm.budget import DEFAULT_UTILIZATION, OLD_UTILIZATION
+from kvcore.errors import PlanError
+from kvcore.model.model import Model
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.ends import Ends
+from kvcore.plan.fill.settings import engine_settings
+from kvcore.plan.standins import Overheads, RankWeights, overheads, rank_weights
+from kvcore.size import Term
+
+# vLLM's default share before 0.21 (config/cache.py).
+_NEW_SHARE_FROM = (0, 21)
+NO_OVERHEADS = Overheads(parts=(), total=Ends(low=0, best=0, high=0), notes=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The memory of one GPU of a pipeline stage: the fullest rank of it. `gpus` look like this, over all replicas.
+
+    `usable_bytes` is what the engine's share lets it have; `kv_bytes` is low where the overheads are high, and may be
+    negative: nothing fits then. `left_bytes` of `total_bytes` are left to the system.
+    """
+
+    stage: int
+    gpus: int
+    total_bytes: int
+    usable_bytes: int
+    weights_bytes: int
+    overheads: Overheads
+    kv_bytes: Ends[int]
+    left_bytes: int
+    terms: tuple[Term, ...]
+
+
+def pools(model: Model, deployment: Deployment) -> tuple[Pool, ...]:
+    """One pool for each pipeline stage. Where `kv_bytes` was stated it is the pool, and nothing is estimated.
+
+    Raises PlanError where the weights are not known and no pool was stated, EngineError as the engine's settings do.
+    """
+    loaded = rank_weights(model, deployment)
+    if deployment.kv_bytes is not None:
+        return _stated(deployment, deployment.kv_bytes, loaded)
+    if not loaded:
+        raise PlanError(
+            f"{model.name}: how much its weights take is not known from its configuration; state the memory that is "
+            "left for the cache (kv_bytes), as an engine's log prints it"
+        )
+    share = usable_share(model, deployment)
+    return tuple(_pool(deployment, share, weights, overheads(model, deployment, weights)) for weights in loaded)
+
+
+def usable_share(model: Model, deployment: Deployment) -> float:
+    """The fraction that the engine takes: as asked for, else its own default; 1 where it has none.
+
+    Of a device's total memory in vLLM and SGLang, of what is free after weights and activations in TensorRT-LLM.
+    """
+    if deployment.engine == "sglang":
+        return mem_fraction_static(model, engine_settings(model, deployment, max(1, deployment.context)))
+    if deployment.engine == "tensorrt-llm":
+        options = dict(deployment.options)
+        default = TensorRtLlmSettings(max_seq_len=1).free_gpu_memory_fraction
+        return float(options.get("free_gpu_memory_fraction") or deployment.utilization or default)
+    if deployment.engine != "vllm":
+        return 1.0
+    return deployment.utilization or default_utilization(deployment.engine_version)
+
+
+def default_utilization(version: str | None) -> float:
+    """vLLM's gpu_memory_utilization where nobody says: 0.92, and 0.9 in older versions."""
+    if version is None:
+        return DEFAULT_UTILIZATION
+    parts = version.removeprefix("v").split(".")
+    numbers = tuple(int(part) for part in parts[:2] if part.isdecimal())
+    return OLD_UTILIZATION if len(numbers) == 2 and numbers < _NEW_SHARE_FROM else DEFAULT_UTILIZATION
+
+
+def has_share(engine: str) -> bool:
+    """Whether the engine has a fraction of memory that a user sets."""
+    return engine in ("vllm", "sglang", "tensorrt-llm")
+
+
+def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ...]) -> tuple[Pool, ...]:
+    """Pools as somebody read them off a log: the same on every rank."""
+    total = deployment.gpu.memory_bytes
+    term = Term(name="memory for the cache", formula=f"stated: {kv_bytes:,} B", value=kv_bytes, unit="B")
+    return tuple(
+        Pool(
+            stage=stage,
+            gpus=deployment.tp * deployment.dp,
+            total_bytes=total,
+            usable_bytes=total,
+            weights_bytes=loaded[stage].bytes if stage < len(loaded) else 0,
+            overheads=NO_OVERHEADS,
+            kv_bytes=Ends(low=kv_bytes, best=kv_bytes, high=kv_bytes),
+            left_bytes=0,
+            terms=(term,),
+        )
+        for stage in range(deployment.pp)
+    )
+
+
+def _pool(deployment: Deployment, share: float, weights: RankWeights, over: Overheads) -> Pool:
+    total = deployment.gpu.memory_bytes
+    # What is left is largest where the overheads are smallest.
+    used = Ends(low=over.total.high, best=over.total.best, high=over.total.low)
+    first: tuple[Term, ...]
+    if deployment.engine == "tensorrt-llm":
+        exact = Fraction(str(share))
+        kv = used.map(lambda size: _part(total - weights.bytes - size, exact))
+        usable = total
+        first = (Term(name="memory of the GPU", formula=f"{total:,} B", value=total, unit="B"),)
+    else:
+        usable = total if share == 1 else ceil(total * Fraction(str(share)))
+        kv = used.map(lambda size: usable - weights.bytes - size)
+        text = f"{total:,} B" if share == 1 else f"{total:,} B × {share:g} = {usable:,} B"
+        first = (Term(name="share of the GPU", formula=text, value=usable, unit="B"),)
+    taken = Term(
+        name="weights",
+        formula=weights.formula,
+        value=weights.bytes,
+        unit="B",
+        knowledge=weights.knowledge,
+    )
+    parts = tuple(
+        Term(
+            name=part.name,
+            formula=f"{part.formula} ({part.bytes.low:,} … {part.bytes.high:,} B)",
+            value=part.bytes.best,
+            unit="B",
+            knowledge="estimated",
+        )
+        for part in over.parts
+    )
+    return Pool(
+        stage=weights.stage,
+        gpus=deployment.tp * deployment.dp,
+        total_bytes=total,
+        usable_bytes=usable,
+        weights_bytes=weights.bytes,
+        overheads=over,
+        kv_bytes=kv,
+        left_bytes=total - usable if usable < total else max(0, total - weights.bytes - over.total.high - kv.low),
+        terms=(*first, taken, *parts, _left_term(deployment, share, usable, weights, over, kv)),
+    )
+
+
+def _part(free: int, share: Fraction) -> int:
+    """A share of what is free; what is short is short whole."""
+    return int(free * share) if free > 0 else free
+
+
+def _left_term(
+    deployment: Deployment, share: float, usable: int, weights: RankWeights, over: Overheads, kv: Ends[int]
+) -> Term:
+    text = f"{usable:,} − {weights.bytes:,} − {over.total.high:,} B"
+    if deployment.engine == "tensorrt-llm":
+        text = f"({text}) × {share:g}"
+    text += f" = {kv.low:,} B at the safe end; {kv.best:,} B at best guess, at most {kv.high:,} B"
+    return Term(name="left for the cache", formula=text, value=kv.low, unit="B", knowledge="estimated")
