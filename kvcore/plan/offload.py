@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, UnitError
 from kvcore.hardware import Link, link
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.speed import attention_ranks, prefill_bound, seconds_text
+from kvcore.plan.sharing import layout_at
+from kvcore.plan.speed import prefill_bound, seconds_text
 from kvcore.size import Term
 from kvcore.timing import Bound
 from kvcore.units import check_tokens, format_bytes
@@ -96,8 +96,8 @@ def offload(
             f"{deployment.engine}: it keeps no caches of idle requests in host memory; {', '.join(SWITCHES)} do"
         )
     path = _host_link(deployment, host_link)
-    layout = engine(deployment.engine).layout(model, deployment.settings(model, length))
-    ranks = attention_ranks(model, deployment)
+    layout = layout_at(model, deployment, length)
+    ranks = deployment.replica_gpus
     each, whole = layout.bytes_per_request, ranks * layout.bytes_per_request
     back = each / path.bytes_per_s
     again = prefill_bound(model, deployment, length, layout.kv_dtype)

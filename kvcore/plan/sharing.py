@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kvcore.engines.base import Layout
-from kvcore.engines.registry import engine
 from kvcore.model.memories import State
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.fill import filler
+from kvcore.plan.fill.settings import engine_settings
 
 # TensorRT-LLM's max_num_tokens where nothing is said (trtllm-serve, 1.4).
 _TENSORRT_LLM_TOKENS = 8192
 # The fields of settings that say how many tokens are taken in at once, by engine.
 _CHUNKS = ("batched_tokens", "prefill_chunk", "ubatch_size")
+# Engines that give each request a cache of its own, whatever it holds.
+SLOTS = ("llama.cpp", "ollama")
 _COPIES = {
     "llama.cpp": "Every slot of llama.cpp has a copy of the prompt: a shared beginning is not counted once.",
     "ollama": "Every slot of Ollama has a copy of the prompt: a shared beginning is not counted once.",
@@ -23,15 +24,15 @@ _COPIES = {
 
 def layout_at(model: Model, deployment: Deployment, tokens: int) -> Layout:
     """How the engine stores a request of `tokens` tokens on the fullest GPU; EngineError for what it refuses."""
-    return engine(deployment.engine).layout(model, deployment.settings(model, max(1, tokens)))
+    return filler(model, deployment, deployment.context).layout(max(1, tokens), 1)
 
 
 def batched_tokens(model: Model, deployment: Deployment) -> int:
     """Tokens that are taken in at once at most: what was asked for, else the engine's own default."""
     if deployment.max_num_batched_tokens is not None:
         return deployment.max_num_batched_tokens
-    settings = getattr(deployment.settings(model), "server", deployment.settings(model))
-    stated = (getattr(settings, name, None) for name in _CHUNKS)
+    settings = engine_settings(model, deployment, deployment.context)
+    stated = (getattr(getattr(settings, "server", settings), name, None) for name in _CHUNKS)
     return next((tokens for tokens in stated if tokens), _TENSORRT_LLM_TOKENS)
 
 
@@ -55,8 +56,3 @@ def shared_tokens(model: Model, deployment: Deployment, prefix_tokens: int, toke
     if whole == prefix_tokens:
         return whole, ()
     return whole, (f"Of the shared {prefix_tokens:,} tokens {whole:,} are whole blocks of {block:,} and held once.",)
-
-
-def at_length(deployment: Deployment, tokens: int, kv_bytes: int) -> Deployment:
-    """The same deployment asked for requests of `tokens` tokens in a pool of `kv_bytes` on each GPU."""
-    return replace(deployment, context=max(1, tokens), kv_bytes=max(0, kv_bytes))

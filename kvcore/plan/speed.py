@@ -29,21 +29,21 @@ def prefill_bound(model: Model, deployment: Deployment, tokens: int, kv_dtype: s
 
 
 def decode_bound(model: Model, deployment: Deployment, tokens: int, batch: int, kv_dtype: str) -> Bound | None:
-    """The least time between two tokens of a request where `batch` requests of `tokens` tokens are on one replica.
+    """The least time between two tokens of a request where each replica has `batch` requests of `tokens` tokens.
 
-    The work of the fullest tensor-parallel rank: its share of the weights, and its part of the cache with the heads
-    that it holds a copy of. Pipeline stages work one after another, each on its part of the batch, so a token waits
-    for all of them. None for an unknown shape.
+    The work of one tensor-parallel rank: its share of the weights, and its part of the cache with the heads that it
+    holds a copy of. Pipeline stages work one after another, each on its part of the batch, so a token waits for all
+    of them. Replicas whose attention is data-parallel inside one group share the weights. None for an unknown shape.
     """
     # Each stage has a part of the batch in hand, and a token passes all of the stages.
     together = -(-batch // deployment.pp)
-    weights = weight_work(model, together, deployment.weight_format)
+    groups = deployment.dp if deployment.dp_attention else 1
+    weights = weight_work(model, together * groups, deployment.weight_format)
     if weights is None:
         return None
-    groups = _attention_groups(model, deployment)
-    ranks = deployment.tp // groups
-    cache = decode_cache_work(on_rank(model, ranks), -(-tokens // deployment.dcp), kv_format(kv_dtype)).work
-    work = _share(weights.work, deployment.tp) + cache.times(-(-together // groups))
+    kv = kv_format(kv_dtype)
+    cache = decode_cache_work(on_rank(model, deployment.tp), -(-tokens // deployment.dcp), kv).work
+    work = _share(weights.work, deployment.tp * groups) + cache.times(together)
     return bound(work, deployment.gpu, 1, arithmetic_format(model, deployment))
 
 
@@ -52,17 +52,6 @@ def arithmetic_format(model: Model, deployment: Deployment) -> str:
     stored = weights_bytes(model, deployment.weight_format)
     wanted = _MULTIPLIED_IN.get(stored.format if stored else "", "bf16")
     return wanted if wanted in deployment.gpu.dense_flops_per_s else "bf16"
-
-
-def attention_ranks(model: Model, deployment: Deployment) -> int:
-    """GPUs on which the cache of one request lies: all of a replica, unless attention is data-parallel inside it."""
-    return deployment.tp // _attention_groups(model, deployment) * deployment.pp
-
-
-def _attention_groups(model: Model, deployment: Deployment) -> int:
-    """Groups of tensor-parallel ranks that each serve requests of their own."""
-    own: int = getattr(deployment.settings(model), "attention_tp", deployment.tp)
-    return max(1, deployment.tp // own)
 
 
 def _share(work: Work, ranks: int) -> Work:

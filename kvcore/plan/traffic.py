@@ -1,0 +1,299 @@
+"""What people ask of a deployment: lengths of prompt, thinking and answer, and how many of them generate at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
+from types import MappingProxyType
+
+from kvcore.errors import PlanError, UnitError
+from kvcore.model.model import Model
+from kvcore.plan.basis import Basis, basis
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.ends import Ends
+from kvcore.plan.moments import most_at_once, most_people
+from kvcore.plan.plan import Plan, plan_from
+from kvcore.plan.sharing import SLOTS, batched_tokens, layout_at, shared_tokens
+from kvcore.size import Term
+from kvcore.units import check_tokens
+
+MAX_PEOPLE = 10**9
+# What each engine lets in, which of the three it is nearest to.
+ADMISSION: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "vllm": (
+            "vLLM admits a request when its prompt fits, and preempts the latest when the pool is full: it is then "
+            "computed again. max_num_seqs at the worst case rules that out.",
+        ),
+        "sglang": (
+            "SGLang admits a request with a part of its max_new_tokens set aside, and retracts one when the pool is "
+            "full: it is then computed again. --schedule-conservativeness sets how large that part is.",
+        ),
+        "tensorrt-llm": (
+            "TensorRT-LLM's default, GUARANTEED_NO_EVICT, admits a request when its prompt and all of its max_tokens "
+            "fit; MAX_UTILIZATION admits more and pauses some.",
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Expected lengths in tokens, and the people.
+
+    Thinking tokens are generated before the answer and are in the cache like it. `shared_prefix_tokens` are the
+    beginning of every prompt (a system prompt) and part of `prompt_tokens`. `active_share` is the share of people who
+    wait for an answer at a moment; `requests_per_minute` of one person with `seconds_a_request` replace it.
+    """
+
+    prompt_tokens: int
+    answer_tokens: int
+    thinking_tokens: int = 0
+    shared_prefix_tokens: int = 0
+    people: int = 1
+    active_share: float = 1.0
+    requests_per_minute: float | None = None
+    seconds_a_request: float | None = None
+
+    def __post_init__(self) -> None:
+        """UnitError that names what cannot be."""
+        for name in ("prompt_tokens", "answer_tokens", "thinking_tokens", "shared_prefix_tokens"):
+            check_tokens(getattr(self, name), name.replace("_", " "))
+        if self.peak_tokens < 1:
+            raise UnitError("tokens: a request of no prompt and no answer holds nothing; say at least one token")
+        check_tokens(self.peak_tokens, "prompt, thinking and answer together")
+        if self.shared_prefix_tokens > self.prompt_tokens:
+            raise UnitError(
+                f"shared prefix: {self.shared_prefix_tokens:,} tokens are more than the prompt of "
+                f"{self.prompt_tokens:,} that they begin"
+            )
+        if isinstance(self.people, bool) or not 1 <= self.people <= MAX_PEOPLE:
+            raise UnitError(f"people: {self.people:,} is not within 1 … {MAX_PEOPLE:,}")
+        if not 0 < self.active_share <= 1:
+            raise UnitError(f"active share: {self.active_share:g} is not above 0 and at most 1")
+        if (self.requests_per_minute is None) != (self.seconds_a_request is None):
+            raise UnitError("requests a minute and seconds a request belong together: give both or neither")
+        for name in ("requests_per_minute", "seconds_a_request"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 10**9:
+                raise UnitError(f"{name.replace('_', ' ')}: {value:g} is not above 0 and below 10⁹")
+
+    @property
+    def generated_tokens(self) -> int:
+        """Thinking and answer."""
+        return self.thinking_tokens + self.answer_tokens
+
+    @property
+    def peak_tokens(self) -> int:
+        """What a request holds when its last token is made: the prompt and all that was generated."""
+        return self.prompt_tokens + self.generated_tokens
+
+    @property
+    def mean_tokens(self) -> int:
+        """What it holds on average over its life where decoding takes most of it: the prompt and half of the rest."""
+        return self.prompt_tokens + -(-self.generated_tokens // 2)
+
+    @property
+    def by_rate(self) -> bool:
+        """Whether people are described by how often they ask."""
+        return self.requests_per_minute is not None
+
+    @property
+    def each(self) -> Fraction:
+        """Requests that one person has at once on average: the share, or by Little's law."""
+        if self.requests_per_minute is None or self.seconds_a_request is None:
+            return _exact(self.active_share)
+        return _exact(self.requests_per_minute) * _exact(self.seconds_a_request) / 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Active:
+    """Requests at once, for all people: `mean` on average, `nearly_always` in 99 of 100 moments at most."""
+
+    mean: Fraction
+    nearly_always: int
+    sentence: str
+    terms: tuple[Term, ...]
+
+
+def active_requests(traffic: Traffic) -> Active:
+    """How many requests are alive at a moment: people × share, or Little's law L = λ W (Little 1961).
+
+    People are independent of each other: with a share their number at a moment is binomial; where requests arrive at a
+    rate it is a Poisson variable with mean L, whatever their lengths (M/G/∞).
+    """
+    mean = traffic.people * traffic.each
+    if not traffic.by_rate:
+        formula = f"{traffic.people:,} people × {traffic.active_share:g} generating at a moment"
+    else:
+        formula = (
+            f"{traffic.people:,} people × {traffic.requests_per_minute:g} requests a minute / 60 × "
+            f"{traffic.seconds_a_request:g} s a request (Little's law)"
+        )
+    most = most_at_once(traffic.people, float(traffic.each), by_rate=traffic.by_rate)
+    shown = f"{float(mean):,.4g}"
+    terms = (
+        Term(name="requests at once, mean", formula=f"{formula} = {shown}", value=float(mean), unit="requests"),
+        Term(
+            name="requests at once, 99 of 100 moments",
+            formula=f"no more than {most:,}, people being independent of each other",
+            value=most,
+            unit="requests",
+            knowledge="estimated",
+        ),
+    )
+    people = "person" if traffic.people == 1 else "people"
+    sentence = (
+        f"{traffic.people:,} {people} have {shown} requests at once on average, and at most {most:,} in 99 of 100 "
+        "moments."
+    )
+    return Active(mean=mean, nearly_always=most, sentence=sentence, terms=terms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What fits when a request is counted as `tokens` tokens, `own_tokens` of them beside the shared prefix.
+
+    `requests` at once over all replicas, `people` whose requests these are on average, and `people_nearly_always`
+    whose requests they are in 99 of 100 moments; low is the safe end. `fits`: the traffic's own people, at the safe
+    end, in 99 of 100 moments.
+    """
+
+    name: str
+    tokens: int
+    own_tokens: int
+    requests: Ends[int]
+    people: Ends[int]
+    people_nearly_always: Ends[int]
+    fits: bool
+    sentence: str
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """The same traffic admitted three ways, from the safest to the fullest; see `expected`."""
+
+    plan: Plan
+    active: Active
+    shared_tokens: int
+    chunk_tokens: int
+    worst: Fit
+    peak: Fit
+    steady: Fit
+    notes: tuple[str, ...]
+
+    @property
+    def fits(self) -> tuple[Fit, Fit, Fit]:
+        """All three."""
+        return self.worst, self.peak, self.steady
+
+
+def expected(model: Model, deployment: Deployment, traffic: Traffic) -> Expected:
+    """People that fit by worst case, by the expected peak, and in steady state.
+
+    By worst case every request may grow to max_model_len, at the peak to its expected end: with either, all that are
+    admitted can finish without one being preempted. In steady state requests are of all ages and hold the mean, beside
+    one chunk of a prompt that is being taken in: more fit, and sometimes one has to wait or is computed again. The
+    shared prefix is held once a replica, whole blocks of it; the worst case counts it like the rest. Raises PlanError
+    where the deployment does not start or its memory is not known.
+    """
+    base = basis(model, deployment)
+    plan = plan_from(base)
+    if plan.refused or plan.kv_bytes is None:
+        raise PlanError(plan.refused or f"{model.name}: its weights are not known; state the memory for the cache")
+    limit = deployment.context
+    notes: tuple[str, ...] = ()
+    if traffic.peak_tokens > limit:
+        notes = (
+            f"Prompt, thinking and answer are {traffic.peak_tokens:,} tokens: the engine ends a request at {limit:,}, "
+            "its max_model_len.",
+        )
+    peak, mean = min(traffic.peak_tokens, limit), min(traffic.mean_tokens, limit)
+    shared, whole = shared_tokens(model, deployment, min(traffic.shared_prefix_tokens, limit), mean)
+    chunk = max(1, min(batched_tokens(model, deployment), traffic.prompt_tokens - shared))
+    filling = _Filling(base=base, traffic=traffic)
+    return Expected(
+        plan=plan,
+        active=active_requests(traffic),
+        shared_tokens=shared,
+        chunk_tokens=chunk,
+        worst=filling.fit("worst case", limit, 0, 0, "If every request may grow to max_model_len"),
+        peak=filling.fit("expected peak", peak, shared, 0, "If every request may grow to its expected end"),
+        steady=filling.fit("steady state", mean, shared, chunk, "In steady state, with requests of all ages"),
+        notes=notes + whole + ADMISSION.get(deployment.engine, ()),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Filling:
+    """The pool of one deployment, to be filled with requests of several lengths."""
+
+    base: Basis
+    traffic: Traffic
+
+    def fit(self, name: str, tokens: int, shared: int, chunk: int, when: str) -> Fit:
+        """Requests of `tokens` tokens, `shared` of them held once, beside a chunk in prefill."""
+        own = tokens - shared
+        if self.base.deployment.engine in SLOTS:
+            # A slot has cells for the longest request, whatever is in it.
+            own, shared, chunk = self.base.deployment.context, 0, 0
+        beside = sum(self._bytes(part) for part in (shared, chunk) if part)
+        low, best, high = (self._requests(own, beside, end) for end in ("low", "best", "high"))
+        requests = Ends(low=low, best=best, high=high)
+        each, by_rate = float(self.traffic.each), self.traffic.by_rate
+        people = requests.map(lambda count: floor(count / self.traffic.each))
+        nearly = requests.map(lambda count: most_people(count, each, by_rate=by_rate))
+        sentence = (
+            f"{when} ({tokens:,} tokens), {requests.low:,} fit at once: {people.low:,} people on average, "
+            f"{nearly.low:,} in 99 of 100 moments."
+        )
+        return Fit(
+            name=name,
+            tokens=tokens,
+            own_tokens=own,
+            requests=requests,
+            people=people,
+            people_nearly_always=nearly,
+            fits=nearly.low >= self.traffic.people,
+            sentence=sentence,
+            terms=self._terms(own, shared, chunk, beside, requests, people),
+        )
+
+    def _bytes(self, tokens: int) -> int:
+        return layout_at(self.base.model, self.base.deployment, tokens).bytes_per_request
+
+    def _requests(self, tokens: int, beside: int, end: str) -> int:
+        """Requests over all replicas, beside so many bytes on each GPU."""
+        if self.base.filler is None or not self.base.filler.keeps_cache:
+            found: int = getattr(self.base.requests(tokens), end)
+            return found
+        room = tuple(max(0, size - beside) for size in self.base.kv_bytes(end))
+        return self.base.whole(self.base.filler.fill(tokens, room))
+
+    def _terms(
+        self, own: int, shared: int, chunk: int, beside: int, requests: Ends[int], people: Ends[int]
+    ) -> tuple[Term, ...]:
+        each, size = self._bytes(own), min(self.base.kv_bytes("low"))
+        terms = [_term("pool on each GPU", f"{size:,} B at the safe end", size, "B")]
+        for what, tokens in (("shared prefix, once a replica", shared), ("a chunk in prefill", chunk)):
+            if tokens:
+                value = self._bytes(tokens)
+                terms.append(_term(what, f"{tokens:,} tokens = {value:,} B", value, "B"))
+        terms.append(_term("a request's own", f"{own:,} tokens = {each:,} B on the fullest GPU", each, "B"))
+        text = f"({size:,} − {beside:,}) B / {each:,} B, on {self.base.deployment.dp} replicas: {requests.low:,}"
+        terms.append(_term("requests at once", text, requests.low, "requests"))
+        text = f"{requests.low:,} / {float(self.traffic.each):.4g} requests a person = {people.low:,}"
+        terms.append(_term("people", text, people.low, "people"))
+        return tuple(terms)
+
+
+def _term(name: str, formula: str, value: int, unit: str) -> Term:
+    return Term(name=name, formula=formula, value=value, unit=unit, knowledge="estimated")
+
+
+def _exact(value: float) -> Fraction:
+    """A typed decimal as it reads: 0.1 is a tenth."""
+    return Fraction(str(value))
