@@ -1,0 +1,214 @@
+"""Bytes of weights on the fullest rank of each pipeline stage, as the engine loads them.
+
+Counted from the shape of the model: attention by head, feed-forward by width, experts by width or whole, embedding
+and output head by vocabulary at their ends of the pipeline, small matrices on every rank. Where a checkpoint's own
+index was read, the parts are scaled so that together they are its bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+from kvcore.engines.base import split_layers
+from kvcore.engines.llamacpp.devices import layer_devices
+from kvcore.engines.sglang.cells import split_stages as sglang_stages
+from kvcore.engines.tensorrt_llm.pools import split_stages as tensorrt_stages
+from kvcore.errors import EngineError
+from kvcore.model.model import Model
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.rank_parts import COPIES, Piece, Ways, is_tied, pieces
+from kvcore.plan.stored import stored as stored_facts
+from kvcore.weight_formats import WEIGHT_FORMATS, WeightFormat, weights_bytes
+
+# Engines that put whole layers on each GPU; every further GPU is one more stage, however it is asked for.
+LAYER_SPLIT = ("llama.cpp", "ollama", "transformers")
+# The input layer's table stays in host memory (llama-model.cpp, load_tensors: dev_input is the CPU).
+_TABLE_ON_HOST = ("llama.cpp", "ollama")
+TOWERS = "vision and audio towers"
+_TIED_HEAD = "output head (a copy of the embedding)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWeights:
+    """Weights on the fullest GPU of one pipeline stage; `parts` are (kind, bytes) and add up to `bytes`."""
+
+    stage: int
+    bytes: int
+    knowledge: Literal["exact", "estimated"]
+    parts: tuple[tuple[str, int], ...]
+    formula: str
+
+
+def rank_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
+    """One for each pipeline stage (for each GPU where the engine splits by layers); () where nothing is known.
+
+    Exact where a checkpoint's own bytes are known and one GPU loads them; else estimated. Raises EngineError for more
+    stages than layers and UnitError for a weight format that is not known.
+    """
+    stored = weights_bytes(model, _format(model, deployment))
+    if stored is None:
+        return ()
+    ranges = stages(model, deployment)
+    if not model.weights:
+        return _unshaped(model, deployment, stored.bytes, ranges)
+    wanted = WEIGHT_FORMATS.get(stored.format, WEIGHT_FORMATS["bf16"])
+    facts = stored_facts(model)
+    kept = wanted.kept_16_bit | (facts.kept_16_bit if stored.format == model.checkpoint_format else frozenset())
+    loaded = pieces(model, ways(deployment, wanted))
+    # llama.cpp and Ollama keep towers in a file of their own (mmproj).
+    towers = 0 if deployment.engine in _TABLE_ON_HOST else facts.tower_parameters
+    scale = 1.0
+    if stored.knowledge == "exact":
+        counted = sum(sum(piece.whole) * _bits(piece.name, wanted, kept) for piece in loaded) + towers * 16
+        scale = stored.bytes * 8 / counted if counted else scale
+    exact = stored.knowledge == "exact" and deployment.replica_gpus == 1 and not _leaves_table(deployment)
+    found = []
+    for stage, layers in enumerate(ranges):
+        numbers = _on_stage(model, deployment, loaded, layers, stage, len(ranges))
+        parts = {name: int(count * _bits(name, wanted, kept) * scale / 8) for name, count in numbers.items()}
+        if towers and stage == 0:
+            parts[TOWERS] = int(towers * 2 * scale / _tower_ranks(deployment))
+        if exact:
+            # What rounding and padding made of it: the checkpoint's bytes are what is loaded.
+            largest = max(parts, key=lambda name: parts[name])
+            parts[largest] += stored.bytes - sum(parts.values())
+        found.append(_made(stage, parts, wanted, exact))
+    return tuple(found)
+
+
+def stages(model: Model, deployment: Deployment) -> tuple[range, ...]:
+    """The layers of each pipeline stage as the engine splits them; EngineError for more stages than layers."""
+    layers = len(model.layers)
+    if deployment.engine == "llama.cpp" and {"n_gpu_layers", "tensor_split"} & {name for name, _ in deployment.options}:
+        return _by_options(model, deployment)
+    if deployment.engine in LAYER_SPLIT:
+        return _by_devices(layers, deployment.replica_gpus)
+    if deployment.engine == "sglang":
+        return sglang_stages(layers, deployment.pp)
+    if deployment.engine == "tensorrt-llm":
+        return tensorrt_stages(layers, deployment.pp)
+    first, found = 0, []
+    for size in split_layers(layers, deployment.pp):
+        found.append(range(first, first + size))
+        first += size
+    return tuple(found)
+
+
+def ways(deployment: Deployment, wanted: WeightFormat) -> Ways:
+    """Over how many ranks the engine splits each kind of matrix in this deployment.
+
+    With DP attention every replica holds attention whole (over its own `tp` ranks) and the experts are shared by all
+    of them; expert parallel over several replicas does the same with whole experts. SGLang then splits what is dense
+    and the output head over all ranks (layers/dp_attention.py); vLLM and TensorRT-LLM split them over `tp`.
+    """
+    if deployment.engine in LAYER_SPLIT:
+        return Ways(attention=1, dense=1, head=1, experts=1, experts_whole=False)
+    together = deployment.dp_attention or deployment.expert_parallel
+    group = deployment.tp * deployment.dp if together else deployment.tp
+    dense = group if deployment.engine == "sglang" and deployment.dp_attention else deployment.tp
+    # vLLM's Marlin kernels for mxfp4 want sides that are multiples (quantization/mxfp4.py); gpt-oss has 2880 × 2880.
+    marlin = deployment.engine == "vllm" and wanted.name == "mxfp4"
+    return Ways(
+        attention=deployment.tp,
+        dense=dense,
+        head=dense,
+        experts=group,
+        experts_whole=deployment.expert_parallel,
+        vocabulary_pad=64 if deployment.engine in ("vllm", "sglang") else 1,
+        width_pad=128 if marlin else 1,
+        hidden_pad=256 if marlin else 1,
+        # vLLM keeps 16-bit copies of what is quantised (v1/attention/backends/mla/common.py); SGLang and TensorRT-LLM
+        # keep transposed copies of all of it (models/deepseek_v2.py; _torch/modules/attention.py, k_b_proj_trans).
+        copies_latent=deployment.engine != "vllm" or wanted.bits < 16,
+    )
+
+
+def _format(model: Model, deployment: Deployment) -> str | None:
+    """The format that is loaded; a checkpoint of 32 bits is served in 16, except by transformers."""
+    stored = model.checkpoint_format or model.model_dtype
+    if deployment.weight_format is None and stored == "fp32" and deployment.engine != "transformers":
+        return model.model_dtype
+    return deployment.weight_format
+
+
+def _bits(name: str, wanted: WeightFormat, kept: frozenset[str]) -> float:
+    if name == _TIED_HEAD:
+        name = "embedding"
+    return 16 if name in kept or name == COPIES else wanted.bits
+
+
+def _on_stage(
+    model: Model, deployment: Deployment, loaded: tuple[Piece, ...], layers: range, stage: int, count: int
+) -> dict[str, int]:
+    """Parameters by kind on the fullest rank of one stage."""
+    first, last = stage == 0, stage == count - 1
+    found: dict[str, int] = {}
+    for piece in loaded:
+        table = piece.name in ("embedding", "per-layer embeddings") and _leaves_table(deployment)
+        if piece.place == "layers":
+            found[piece.name] = sum(piece.held[layers.start : layers.stop])
+        elif (piece.place == "first" and first and not table) or (piece.place == "last" and last):
+            found[piece.name] = piece.held[0]
+        if piece.name == "embedding" and last and is_tied(model) and (table or not first):
+            found[_TIED_HEAD] = piece.held[0]
+    return {name: count for name, count in found.items() if count}
+
+
+def _leaves_table(deployment: Deployment) -> bool:
+    return deployment.engine in _TABLE_ON_HOST
+
+
+def _tower_ranks(deployment: Deployment) -> int:
+    """Towers are split like text layers by vLLM and SGLang, whole where an engine does not split matrices."""
+    return 1 if deployment.engine in LAYER_SPLIT else deployment.tp
+
+
+def _by_devices(layers: int, devices: int) -> tuple[range, ...]:
+    """Layers of each GPU in llama.cpp's layer split over equal GPUs; the output counts as one layer more."""
+    if devices > layers:
+        raise EngineError(f"{devices:,} GPUs are more than the {layers:,} layers that can be split over them")
+    ends = [min(layers, -(-place * (layers + 1) // devices)) for place in range(devices + 1)]
+    return tuple(range(first, last) for first, last in pairwise(ends))
+
+
+def _by_options(model: Model, deployment: Deployment) -> tuple[range, ...]:
+    """The same with the shares and the number of layers that the user chose; layers in host memory are left out."""
+    gpus = deployment.replica_gpus
+    settings = replace(deployment, tp=1, pp=gpus).settings(model)
+    places = layer_devices(len(model.layers), settings)
+    found = []
+    for device in range(gpus):
+        own = [layer for layer, place in enumerate(places) if place == f"CUDA{device}"]
+        found.append(range(own[0], own[-1] + 1) if own else range(0))
+    return tuple(found)
+
+
+def _unshaped(model: Model, deployment: Deployment, total: int, ranges: tuple[range, ...]) -> tuple[RankWeights, ...]:
+    """A checkpoint whose tensors are not understood one by one: by layers, and evenly over the ranks."""
+    exact = deployment.replica_gpus == 1 and not _leaves_table(deployment)
+    tp = 1 if deployment.engine in LAYER_SPLIT else deployment.tp
+    found = []
+    for stage, layers in enumerate(ranges):
+        size = -(-total * len(layers) // (len(model.layers) * tp))
+        text = f"{total:,} B × {len(layers)} of {len(model.layers)} layers / {tp} ranks = {size:,} B"
+        found.append(
+            RankWeights(
+                stage=stage, bytes=size, knowledge="exact" if exact else "estimated", parts=(("checkpoint", size),),
+                formula=text,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _made(stage: int, parts: dict[str, int], wanted: WeightFormat, exact: bool) -> RankWeights:
+    total = sum(parts.values())
+    together = " + ".join(f"{name} {size:,}" for name, size in parts.items())
+    return RankWeights(
+        stage=stage,
+        bytes=total,
+        knowledge="exact" if exact else "estimated",
+        parts=tuple(parts.items()),
+        formula=f"{wanted.label or wanted.name}: {together} = {total:,} B",
+    )
