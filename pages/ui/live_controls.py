@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
@@ -10,26 +9,30 @@ import streamlit as st
 
 from kvcore.errors import KVCoreError
 from kvcore.live import models
-from kvcore.live.link import AS_WRITTEN, BATCHES, LENGTHS, NEW_TOKENS, LiveOptions
+from kvcore.live.link import (
+    AS_WRITTEN,
+    BATCHES,
+    BUDGETS,
+    LEAST_TOP_P,
+    LENGTHS,
+    MAX_HEAT,
+    MAX_SEED,
+    NEW_TOKENS,
+    VARIANTS,
+    LiveOptions,
+)
 from kvcore.live.options import CONTEXTS, KV_FORMATS, RACE_CONTEXTS, WEIGHT_FORMATS
 from kvcore.live.settings import read_limits
-from kvcore.live.shape import LiveShape, cut, shape_of_catalogue, weight_bytes
+from kvcore.live.shape import LiveShape, as_variant, cut, shape_of_catalogue, weight_bytes
 from kvcore.units import GIB, format_bytes
 from pages.ui import live_replay, live_state
 from pages.ui.live_look import variant_name
 from pages.ui.models import Chosen
 
 SHAPE_ONLY = "shape:"
-VARIANTS = ("mha", "shipped", "mqa", "mla", "sliding:256")
-ALL_CONTEXTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-ALL_RACE_CONTEXTS = (128, 256, 512, 1024, 2048, 4096)
 # A shape without weights is cut to layers of at most this, or a third of what the engine may hold.
 _SHAPE_BYTES = 3 * GIB
-DEFAULTS: dict[str, Any] = {
-    **asdict(LiveOptions()), "live_layers": None, "live_probe_too": True, "live_heat": 0.0, "live_top_p": 1.0,
-    "live_seed": 0, "live_chat": True, "live_hub": False, "live_contexts": list(CONTEXTS),
-    "live_variants": list(VARIANTS), "live_race_contexts": list(RACE_CONTEXTS), "live_on": "",
-}  # fmt: skip
+DEFAULTS: dict[str, Any] = {**LiveOptions().controls(), "live_hub": False, "live_on": ""}
 
 
 def prompt_row(off: str) -> None:
@@ -166,6 +169,24 @@ def attentions() -> list[str]:
     return ["mha", "shipped", *shared, "mqa", "mla", "sliding:256", "sliding:1024"]
 
 
+def race_choices() -> tuple[list[str], list[str]]:
+    """(what the race offers, what was chosen and cannot be had): also those that a link brought, where they fit."""
+    shape, listed = live_shape(), attentions()
+    chosen, refused = st.session_state["live_variants"], []
+    for one in chosen:
+        if one in listed:
+            continue
+        try:
+            if shape is not None:
+                as_variant(shape, exact(one))
+            listed.append(one)
+        except KVCoreError:
+            refused.append(one)
+    if refused:
+        st.session_state["live_variants"] = [one for one in chosen if one not in refused]
+    return listed, [variant_name(one) for one in refused]
+
+
 def exact(attention: str) -> str:
     """An attention as a job names it: a latent without widths takes DeepSeek's proportion to the head."""
     shape = live_shape()
@@ -189,17 +210,28 @@ def _more(chosen: Chosen) -> None:
         )  # fmt: skip
         if str(keep["live_model"]).startswith(SHAPE_ONLY):
             shape = supported(chosen.id)
+            most = shape.num_layers if shape else 1
+            if keep["live_layers"] is not None and keep["live_layers"] > most:
+                keep["live_layers"] = most
             st.number_input(
-                "Layers", 1, shape.num_layers if shape else 1, key="live_layers",
-                placeholder=f"{layers_that_fit(chosen.id)} of {shape.num_layers if shape else 1}",
+                "Layers", 1, most, key="live_layers", placeholder=f"{layers_that_fit(chosen.id)} of {most}",
                 help="Fewer layers than shipped, so that it fits and answers in time; marked as such.",
             )  # fmt: skip
-        st.slider("Temperature", 0.0, 2.0, key="live_heat", step=0.1, help="0 picks the likeliest token.")
+        st.slider("Temperature", 0.0, MAX_HEAT, key="live_heat", step=0.05, help="0 picks the likeliest token.")
         if keep["live_heat"]:
-            st.slider("Top p", 0.1, 1.0, key="live_top_p", step=0.05)
-            st.number_input("Seed", 0, 2**31, key="live_seed")
+            st.slider("Top p", LEAST_TOP_P, 1.0, key="live_top_p", step=0.05)
+            st.number_input("Seed", 0, MAX_SEED, key="live_seed")
         st.checkbox("As a chat message", key="live_chat", help="Through the model's chat template; else as plain text.")
+        st.select_slider(
+            "Time budget", BUDGETS, key="live_seconds", format_func=_budget,
+            help="What is measured ends then; a curve that is cut off says so. Reading and calibrating a model come "
+            "before it.",
+        )  # fmt: skip
         _hub()
+
+
+def _budget(seconds: int) -> str:
+    return f"{seconds} s" if seconds else f"{read_limits().max_seconds:g} s, the server's"
 
 
 def _hub() -> None:
@@ -221,6 +253,8 @@ def setup(chosen: Chosen) -> dict[str, Any]:
     }  # fmt: skip
     if keep.get("live_hub"):
         found["allow_hub"] = True
+    if keep.get("live_seconds"):
+        found["max_seconds"] = int(keep["live_seconds"])
     if model.startswith(SHAPE_ONLY):
         name = model.removeprefix(SHAPE_ONLY)
         shape = supported(name)

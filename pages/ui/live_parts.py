@@ -7,9 +7,9 @@ from html import escape
 
 import streamlit as st
 
+from kvcore.live.link import PROBE_CHOICES, RACE_CHOICES
 from pages.ui import cards, live_charts, live_controls, live_look, live_machine, live_state, theme
 from pages.ui import live_words as words
-from pages.ui.live_controls import ALL_CONTEXTS, ALL_RACE_CONTEXTS
 from pages.ui.live_state import PROBE, RACE, RUN, Result
 from pages.ui.live_story import CACHE, RECOMPUTE, Story
 from pages.ui.plain import plain
@@ -200,7 +200,7 @@ def probe(off: str, colours: theme.Palette) -> None:
         pick, button = st.columns([5, 1.4], vertical_alignment="bottom", gap="small")
     with pick:
         st.pills(
-            "Contexts", ALL_CONTEXTS, key="live_contexts", selection_mode="multi",
+            "Contexts", PROBE_CHOICES, key="live_contexts", selection_mode="multi",
             format_func=lambda one: f"{one:,}",
         )  # fmt: skip
     with button:
@@ -230,17 +230,18 @@ def race(off: str, colours: theme.Palette) -> None:
     st.subheader(words.race_title(result.story.probes if result else (), shipped), anchor=False)
     with st.container(key="live_race_row"):
         pick, contexts, button = st.columns([4, 3, 1.4], vertical_alignment="bottom", gap="small")
-    listed = live_controls.attentions()
-    st.session_state["live_variants"] = [one for one in st.session_state["live_variants"] if one in listed]
+    listed, refused = live_controls.race_choices()
     with pick:
         st.pills("Variants", listed, key="live_variants", selection_mode="multi", format_func=live_look.variant_name)
     with contexts:
         st.pills(
-            "At", ALL_RACE_CONTEXTS, key="live_race_contexts", selection_mode="multi",
+            "At", RACE_CHOICES, key="live_race_contexts", selection_mode="multi",
             format_func=lambda one: f"{one:,}",
         )  # fmt: skip
     with button:
         live_controls.stop_or("Race", "live_race_go", live_controls.race, disabled=bool(off), icon=":material/flag:")
+    if refused:
+        st.caption(f"Left out, because this model's heads do not allow it: {plain(', '.join(refused))}.")
     _moving((RACE,), lambda: _race(colours, shipped))
 
 

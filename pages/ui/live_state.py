@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib.util
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 import streamlit as st
 
 from kvcore.errors import LiveError
+from kvcore.live.link import LiveOptions
 from kvcore.live.queue import default_queue
 from kvcore.live.runs import RunRecord
 from kvcore.live.settings import read_limits
@@ -24,14 +25,10 @@ RUN, PROBE, RACE, MACHINE = "run", "probe", "race", "host"
 POLL_S = 0.25
 FINISHED = ("done", "failed", "cancelled", "abandoned")
 # Controls that keep their value while other pages are open.
-KEYS = (
-    "live_prompt", "live_model", "live_length", "live_new", "live_batch", "live_attention", "live_kv", "live_weights",
-    "live_layers", "live_again", "live_probe_too", "live_heat", "live_top_p", "live_seed", "live_chat", "live_hub",
-    "live_contexts", "live_variants", "live_race_contexts", "live_on",
-)  # fmt: skip
+KEYS = (*(one.name for one in fields(LiveOptions)), "live_hub", "live_on")
 IN_POPOVER = (
     "live_attention", "live_kv", "live_weights", "live_layers", "live_heat", "live_top_p", "live_seed", "live_chat",
-    "live_hub",
+    "live_seconds", "live_hub",
 )  # fmt: skip
 _SHADOW, _WATCH, _RESULTS, _TURNS = "live_shadow", "live_watch", "live_results", "live_turns"
 

@@ -61,7 +61,7 @@ def begin(page: str) -> None:
         if page == LIVE:
             chosen, more = LiveOptions.from_query(query)
             state["problems"] += more
-            state.update({one.name: getattr(chosen, one.name) for one in fields(LiveOptions)})
+            state.update(chosen.controls())
     else:
         # A control that two pages have in common is another one on each: it takes the value only if it is set anew.
         for key, value in state.get(_SHADOW, {}).items():
@@ -266,10 +266,10 @@ def _query(now: Scenario) -> dict[str, str]:
 
 
 def _live_options() -> LiveOptions:
-    """What the controls of the Live screen say; a control that holds nothing counts as its default."""
-    plain, state = LiveOptions(), st.session_state
-    values = {one.name: state.get(one.name) for one in fields(LiveOptions)}
-    return replace(plain, **{name: value for name, value in values.items() if value is not None})
+    """What the controls of the Live screen say, or said when it was last open."""
+    state = st.session_state
+    now = {one.name: state[one.name] for one in fields(LiveOptions) if one.name in state}
+    return LiveOptions.from_controls(state.get("live_shadow", {}) | now)
 
 
 def link(now: Scenario) -> str:

@@ -57,6 +57,14 @@ def open_page(**query: str) -> AppTest:
     return ran(at.switch_page("pages/live.py").run())
 
 
+def open_link(**query: str) -> AppTest:
+    """The screen after its address was changed from outside."""
+    at = open_page()
+    for name, value in query.items():
+        at.query_params[name] = value
+    return ran(at.run())
+
+
 def ran(at: AppTest) -> AppTest:
     assert not at.exception, at.exception[0].value
     return at
@@ -272,6 +280,53 @@ def test_settings_survive_another_page(queue: FakeQueue) -> None:
     ran(at.switch_page("pages/size.py").run())
     ran(at.switch_page("pages/live.py").run())
     assert at.slider(key="live_new").value == 128
+
+
+def test_a_link_opens_exactly_the_view_and_says_what_it_left_out(queue: FakeQueue) -> None:
+    at = open_link(
+        live_heat="0.7", live_top_p="0.9", live_seed="42", live_chat="0", live_contexts="16,4096", live_seconds="30",
+        live_variants="mha,gqa:4,sliding:512", live_race_contexts="128,2048", live_probe_too="0", live_new="9",
+    )  # fmt: skip
+    assert [rendered(one.value) for one in at.warning] == [
+        "The address's live_new was not taken: '9' is not one of 8, 16, …, 512."
+    ]
+    # Nine heads cannot share four; a window of 512 is not offered but can be had.
+    assert "because this model's heads do not allow it: GQA, 4 KV heads." in texts(at)
+    click(at, "live_run")
+    job = queue.last.job
+    assert (job["temperature"], job["top_p"], job["seed"], job["chat"]) == (0.7, 0.9, 42, False)
+    assert (job["new_tokens"], job["max_seconds"]) == (48, 30)
+    queue.last.step()
+    ran(at.run())
+    assert len(queue.tickets) == 1
+    click(at, "live_probe_go")
+    assert queue.last.job["contexts"] == [16, 4096]
+    queue.last.step()
+    ran(at.run())
+    click(at, "live_race_go")
+    assert (queue.last.job["variants"], queue.last.job["contexts"]) == (["mha", "sliding:512"], [128, 2048])
+
+
+def test_the_address_follows_every_control(queue: FakeQueue) -> None:
+    at = open_page()
+    at.slider(key="live_heat").set_value(0.7)
+    ran(at.run())
+    at.button_group(key="live_contexts").set_value([16, 4096])
+    ran(at.run())
+    expected = {"live_heat": "0.7", "live_contexts": "16,4096"}
+    assert dict(at.query_params) == expected
+    # Elsewhere it is nobody's business, and back here it is there again.
+    ran(at.switch_page("pages/size.py").run())
+    assert "live_heat" not in at.query_params
+    ran(at.switch_page("pages/live.py").run())
+    assert dict(at.query_params) == expected
+
+
+def test_layers_beyond_the_models_are_all_of_them(queue: FakeQueue) -> None:
+    at = open_link(
+        model="meta-llama/Llama-3.1-8B-Instruct", live_model="shape:meta-llama/Llama-3.1-8B-Instruct", live_layers="99"
+    )
+    assert at.number_input(key="live_layers").value == 32
 
 
 def test_shape_only_of_the_scenarios_model_is_cut_to_what_fits(queue: FakeQueue) -> None:
