@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from kvcore.engines.base import Layout
-from kvcore.plan.basis import Basis
+from kvcore.plan.basis import Basis, sizes
 from kvcore.plan.ends import Ends
-from kvcore.plan.fill import Fill
-from kvcore.plan.pools import Pool
+from kvcore.plan.fill import Fill, Filler
 from kvcore.units import format_bytes
 
 Kind = Literal["engine", "split", "weights", "overheads", "cache", "sequences", "context limit", "nothing"]
@@ -59,46 +57,50 @@ def memory_gone(basis: Basis) -> Binding | None:
     )
 
 
-def running_out(
-    basis: Basis, users: int | None, layout: Layout, fills: Ends[Fill] | None, requests: Ends[int]
-) -> Binding:
-    """What ends first as requests come: the cache, the engine's number of sequences, or nothing."""
-    filler, low = basis.filler, requests.low
-    length = f"{basis.deployment.context:,} tokens"
-    capped = filler is not None and filler.sequences is not None
-    replicas = basis.deployment.dp
-    most = filler.sequences if filler is not None and filler.sequences is not None else 0
-    if capped and filler is not None and (fills is None or fills.low.requests >= most):
-        each = f"{most:,}" if replicas == 1 else f"{most:,} on each of {replicas} replicas"
-        asked = f", and {users:,} are asked for" if users is not None and users > low else ""
-        return Binding(
-            kind="sequences",
-            sentence=f"{filler.sequences_name} allows {each} requests at once{asked}; the memory holds more.",
-        )
-    if fills is None:
+def running_out(basis: Basis, users: int | None, fills: Ends[Fill] | None, requests: Ends[int]) -> Binding:
+    """What ends first as requests come: the cache, a number of sequences, or nothing."""
+    filler = basis.filler
+    most = None if filler is None else filler.sequences
+    if filler is not None and most is not None and (fills is None or fills.low.requests >= most):
+        return Binding(kind="sequences", sentence=_allowed(basis, filler, most, fills))
+    if filler is not None and fills is not None and fills.low.by_sequences:
+        text = f"{filler.sequences_name} is chosen by the engine and allows {requests.low:,} requests at once."
+        return Binding(kind="sequences", sentence=text)
+    if filler is None or fills is None:
         return Binding(kind="nothing", sentence=f"{basis.model.name} keeps no cache, so nothing runs out.")
-    pool = tightest(basis, layout)
-    one, left = format_bytes(layout.bytes_per_request), format_bytes(max(0, pool.kv_bytes.low))
-    wanted = max(1, users or 1)
-    on_each = -(-wanted // replicas)
-    if wanted > low:
-        need = format_bytes(layout.bytes_per_request * on_each)
-        what = f"{on_each:,} requests of {length}" if on_each > 1 else f"a request of {length}"
-        take = "take" if on_each > 1 else "takes"
-        return Binding(
-            kind="cache",
-            sentence=f"The cache is too small: {what} {take} {need} of a GPU, and {left} are left at the safe end.",
+    return Binding(kind="cache", sentence=_cache(basis, filler, users, requests.low))
+
+
+def _allowed(basis: Basis, filler: Filler, most: int, fills: Ends[Fill] | None) -> str:
+    replicas = basis.deployment.dp
+    text = f"{filler.sequences_name} allows {most:,} {'request' if most == 1 else 'requests'} at once"
+    if replicas > 1:
+        text += f" on each of {replicas} replicas"
+    if fills is not None and fills.low.requests > most:
+        text += f"; the cache would hold {fills.low.requests:,}"
+    return f"{text}."
+
+
+def _cache(basis: Basis, filler: Filler, users: int | None, held: int) -> str:
+    context, replicas = basis.deployment.context, basis.deployment.dp
+    stage = filler.tightest(context, sizes(basis.pools)[0])
+    one, left = filler.request_bytes(context)[stage], max(0, basis.pools[stage].kv_bytes.low)
+    end = "" if basis.deployment.kv_bytes is not None else " at the safe end"
+    where = "a GPU" if len(basis.pools) == 1 else f"a GPU of stage {stage}"
+    if not held:
+        text = (
+            f"A request of {context:,} tokens takes {format_bytes(one)} of {where}, and {format_bytes(left)} are left"
         )
-    return Binding(
-        kind="cache",
-        sentence=f"The cache runs out first: {left} of a GPU at the safe end hold {low // replicas:,} requests of {length}, "
-        f"{one} each.",
-    )
-
-
-def tightest(basis: Basis, layout: Layout) -> Pool:
-    """The stage with the smallest pool at the safe end."""
-    return min(basis.pools, key=lambda pool: pool.kv_bytes.low)
+        text += f" for the cache{end}"
+        return f"{text}." if one > left else f"{text}, with which {basis.deployment.engine} does not start."
+    each = held // replicas
+    text = f"{format_bytes(left)} of {where}{end} hold {each:,} {'request' if each == 1 else 'requests'} of "
+    text += f"{context:,} tokens, {format_bytes(one)} each"
+    if replicas > 1:
+        text += f"; {replicas} replicas hold {held:,}"
+    if users is not None and users > held:
+        return f"The cache is too small: {text}, and {users:,} are asked for."
+    return f"The cache runs out first: {text}."
 
 
 def _sentence(text: str) -> str:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from kvcore.engines.base import Layout
 from kvcore.errors import EngineError, UnitError
 from kvcore.model.model import Model
-from kvcore.plan.basis import Basis, basis
+from kvcore.plan.basis import NONE, Basis, basis, sizes
 from kvcore.plan.bindings import Binding, beyond_limit, memory_gone, refusal, running_out
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
@@ -26,7 +26,8 @@ class Plan:
 
     `fits`: `users` requests of the deployment's context (one where None) fit at the safe end of every range.
     `kv_bytes` is the smallest pool of all stages. `concurrency` is as the engine counts it; `requests` are whole ones,
-    also within the number of sequences that the engine allows. `longest` is the longest context of one request.
+    also within the number of sequences that the engine allows. `longest` is the longest context of one request, and
+    `request_bytes` what a request of the deployment's context takes on a GPU of each stage.
     Where the engine or the split is refused, `refused` says why and the figures are None.
     """
 
@@ -45,6 +46,7 @@ class Plan:
     binding: Binding
     terms: tuple[Term, ...]
     notes: tuple[str, ...]
+    request_bytes: tuple[int, ...] = ()
 
 
 def make_plan(model: Model, deployment: Deployment, users: int | None = None) -> Plan:
@@ -62,9 +64,9 @@ def plan_from(base: Basis, users: int | None = None) -> Plan:
     refused = refusal(base)
     if refused is not None or base.filler is None:
         return _nothing(base, users, refused or Binding(kind="engine", sentence=base.refused), base.refused)
-    beyond, zero = beyond_limit(base), Ends(low=0, best=0, high=0)
+    beyond = beyond_limit(base)
     if beyond is not None:
-        return _plan(base, users, beyond, requests=zero, longest=base.longest())
+        return _plan(base, users, beyond, requests=NONE, longest=base.longest())
     context = base.deployment.context
     if context < 1:
         return _nothing(base, users, Binding(kind="engine", sentence="A request has at least one token."), "no tokens")
@@ -72,11 +74,11 @@ def plan_from(base: Basis, users: int | None = None) -> Plan:
     try:
         if base.filler.keeps_cache:
             fills = base.fills(context)
-        requests = base.without_cache() if fills is None else fills.map(base.whole)
+        requests = base.without_cache(context) if fills is None else fills.map(base.whole)
         layout = base.filler.layout(context, max(1, users or min(1, requests.low)))
     except EngineError as error:
         return _nothing(base, users, Binding(kind="engine", sentence=str(error)), str(error))
-    binding = memory_gone(base) or running_out(base, users, layout, fills, requests)
+    binding = memory_gone(base) or running_out(base, users, fills, requests)
     return _plan(base, users, binding, requests=requests, longest=base.longest(), layout=layout, fills=fills)
 
 
@@ -91,12 +93,8 @@ def _plan(
     fills: Ends[Fill] | None = None,
 ) -> Plan:
     replicas = base.deployment.dp
-    sizes = [pool.kv_bytes for pool in base.pools]
-    kv_bytes = Ends(
-        low=min(size.low for size in sizes),
-        best=min(size.best for size in sizes),
-        high=min(size.high for size in sizes),
-    )
+    low, best, high = sizes(base.pools)
+    kv_bytes = Ends(low=min(low), best=min(best), high=min(high))
     return Plan(
         model=base.model,
         deployment=base.deployment,
@@ -113,6 +111,7 @@ def _plan(
         binding=binding,
         terms=_terms(base, layout, fills, requests),
         notes=_notes(base, layout, longest),
+        request_bytes=base.filler.request_bytes(base.deployment.context) if base.filler and fills else (),
     )
 
 
@@ -153,7 +152,7 @@ def _terms(base: Basis, layout: Layout | None, fills: Ends[Fill] | None, request
         terms += layout.terms
     if fills is None or base.filler is None:
         return tuple(terms)
-    terms += base.filler.terms(base.deployment.context, base.kv_bytes("low"))
+    terms += base.filler.terms(base.deployment.context, sizes(base.pools)[0])
     replicas, most = base.deployment.dp, base.filler.sequences
     each = fills.low.requests if most is None else min(fills.low.requests, most)
     text = f"{fills.low.requests:,} a replica"

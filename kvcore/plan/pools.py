@@ -19,7 +19,8 @@ from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.fill.settings import engine_settings
-from kvcore.plan.standins import Overheads, RankWeights, overheads, rank_weights
+from kvcore.plan.rank_weights import RankWeights, rank_weights
+from kvcore.plan.standins import Overheads, overheads
 from kvcore.size import Term
 
 # vLLM's default share before 0.21 (config/cache.py).
@@ -46,12 +47,14 @@ class Pool:
     terms: tuple[Term, ...]
 
 
-def pools(model: Model, deployment: Deployment) -> tuple[Pool, ...]:
+def pools(model: Model, deployment: Deployment, *, loaded: tuple[RankWeights, ...] | None = None) -> tuple[Pool, ...]:
     """One pool for each pipeline stage. Where `kv_bytes` was stated it is the pool, and nothing is estimated.
 
+    `loaded` are the weights of each stage where they are already there: they do not depend on the context.
     Raises PlanError where the weights are not known and no pool was stated, EngineError as the engine's settings do.
     """
-    loaded = rank_weights(model, deployment)
+    if loaded is None:
+        loaded = rank_weights(model, deployment)
     if deployment.kv_bytes is not None:
         return _stated(deployment, deployment.kv_bytes, loaded)
     if not loaded:
@@ -109,7 +112,7 @@ def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ..
             left_bytes=0,
             terms=(term,),
         )
-        for stage in range(deployment.pp)
+        for stage in range(max(deployment.pp, len(loaded)))
     )
 
 

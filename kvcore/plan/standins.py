@@ -1,26 +1,14 @@
-"""Rough weights and overheads, until rank_weights.py and overheads.py are there."""
+"""A rough range of overheads, until overheads.py is there."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends, Overhead
+from kvcore.plan.rank_weights import RankWeights
 from kvcore.units import GIB
-from kvcore.weight_formats import weights_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankWeights:
-    """Weights of the fullest rank of a stage."""
-
-    stage: int
-    bytes: int
-    knowledge: Literal["exact", "estimated"]
-    parts: tuple[tuple[str, int], ...]
-    formula: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +18,6 @@ class Overheads:
     parts: tuple[Overhead, ...]
     total: Ends[int]
     notes: tuple[str, ...]
-
-
-def rank_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
-    """An even split."""
-    stored = weights_bytes(model, deployment.weight_format)
-    if stored is None:
-        return ()
-    ranks = deployment.replica_gpus * (deployment.dp if deployment.expert_parallel else 1)
-    each = -(-stored.bytes // ranks)
-    text = f"{stored.bytes:,} B / {ranks} = {each:,} B"
-    return tuple(
-        RankWeights(stage=stage, bytes=each, knowledge="estimated", parts=(), formula=text)
-        for stage in range(deployment.pp)
-    )
 
 
 def overheads(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:

@@ -131,6 +131,12 @@ def _length(settings: LlamaCppSettings, context: Context) -> int:
     return length
 
 
+def requests_at_once(model: Model, settings: LlamaCppSettings) -> int:
+    """Requests of max_model_len that the context holds at once; EngineError where a slot is too short for one."""
+    context = make_context(model, settings)
+    return _requests(context, _length(settings, context))
+
+
 def _requests(context: Context, length: int) -> int:
     """Requests of `length` tokens held at once: one a slot, and in a unified cache no more than its cells allow."""
     return min(context.slots, context.n_ctx_seq // length) if context.unified else context.slots

@@ -31,7 +31,7 @@ class SGLang:
         """What one request of context_length tokens takes on the fullest rank; EngineError for what is refused."""
         parts = stages(model, settings)
         page, need = page_size(model, settings), request_need(model, settings)
-        stage = max(parts, key=lambda part: _request_bytes(part, need))
+        stage = max(parts, key=lambda part: stage_request_bytes(part, need))
         dtype = resolve_dtype(model, settings)
         cells = [cell for cell in (stage.full, stage.swa) if cell is not None]
         single = cells[0] if len(cells) == 1 else None
@@ -45,7 +45,7 @@ class SGLang:
             block_size=page,
             bytes_per_block=page * single.bytes if single else None,
             blocks_per_request=slots // page if single else None,
-            bytes_per_request=_request_bytes(stage, need),
+            bytes_per_request=stage_request_bytes(stage, need),
             fixed_bytes=page * sum(cell.bytes for cell in cells) + stage.state_bytes,
             groups=_groups(stage, need, page),
             terms=_layout_terms(stage, need, page),
@@ -105,7 +105,8 @@ class SGLang:
 SGLANG = SGLang()
 
 
-def _request_bytes(stage: Stage, need: Need) -> int:
+def stage_request_bytes(stage: Stage, need: Need) -> int:
+    """Bytes that one request takes of a stage's pools."""
     full = need.tokens * stage.full.bytes if stage.full else 0
     swa = need.swa_tokens * stage.swa.bytes if stage.swa else 0
     return full + swa + need.state_slots * stage.state_bytes

@@ -34,7 +34,12 @@ class Vllm:
     def layout(self, model: Model, settings: VllmSettings) -> Layout:
         """How one request of max_model_len tokens is stored on the fullest rank; EngineError for what is refused."""
         settings = _adjusted(model, settings)
-        groups, block = self.plan(model, settings)
+        return self.layout_of(model, settings, *self.plan(model, settings))
+
+    def layout_of(
+        self, model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...], block: int | None
+    ) -> Layout:
+        """The same from what `plan` gave for these settings, whatever max_model_len was then."""
         per_block = max((bytes_ for bytes_ in self.stage_block_bytes(model, settings, groups)), default=0)
         blocks = sum(group.pages(settings) for group in groups)
         shown = tuple(_group(group, settings) for group in groups)

@@ -15,12 +15,14 @@ class Fill:
     """What one replica holds in its pools.
 
     `concurrency` is exact and as the engine counts it, `requests` whole requests that can be at their full length at
-    once (0 where the engine does not start), neither capped by a number of sequences. `tokens` as the engine logs.
+    once (0 where the engine does not start), not capped by Filler.sequences. `tokens` as the engine logs.
+    `by_sequences` where a number of requests that the engine chose by itself binds, and not the memory.
     """
 
     concurrency: Fraction
     requests: int
     tokens: int
+    by_sequences: bool = False
 
 
 class Filler(Protocol):
@@ -36,6 +38,12 @@ class Filler(Protocol):
 
     def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
         """What the pools of the stages hold in requests of `context` tokens; EngineError for what is refused."""
+
+    def request_bytes(self, context: int) -> tuple[int, ...]:
+        """What one request takes on a GPU of each stage."""
+
+    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """The stage that runs out first."""
 
     def layout(self, context: int, requests: int) -> Layout:
         """How one request is stored where the engine is started for so many; EngineError for what is refused."""

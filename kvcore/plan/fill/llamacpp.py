@@ -1,28 +1,27 @@
 """llama.cpp and Ollama: as many slots as fit, each with cells for a whole request, allocated at the start.
 
 The context is shared by the slots, so a plan starts the server with --ctx-size = context × slots, and slots = users.
+Where the options fix the context or the slots, the server is planned as it is asked for.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from kvcore.engines.base import Layout
 from kvcore.engines.llamacpp.caches import make_caches
 from kvcore.engines.llamacpp.devices import HOST
-from kvcore.engines.llamacpp.engine import LLAMACPP, device_rates
+from kvcore.engines.llamacpp.engine import LLAMACPP, device_rates, requests_at_once
 from kvcore.engines.llamacpp.settings import MAX_SLOTS, LlamaCppSettings, make_context, window_cells
 from kvcore.engines.ollama import OLLAMA, ONE_SLOT, OllamaSettings, default_batch
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.fill.base import Fill
+from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.size import Term
 
-# Options that fix what the slots share: the server is then planned as it is asked for.
+# Options that say what the slots share.
 FIXED = frozenset({"ctx_size", "kv_unified", "kv_unified_per_slot", "parallel", "num_parallel", "num_ctx", "tool"})
 
 
@@ -43,64 +42,118 @@ class SlotFiller:
         self.model, self.deployment = model, deployment
         self.ollama = deployment.engine == "ollama"
         self.sequences_name = "OLLAMA_NUM_PARALLEL" if self.ollama else "--parallel"
+        named = {name for name, _ in deployment.options}
+        self.fixed = bool(FIXED & named)
+        self.own_batch = self.ollama and "num_batch" not in named
         made = self.made(context, 1)
-        self.server: LlamaCppSettings = made.server if isinstance(made, OllamaSettings) else made
+        self.server = made.server if isinstance(made, OllamaSettings) else made
         caches = make_caches(model, self.server, make_context(model, self.server))
-        slots = self.server.slots
         self.window = next((cache.window for cache in caches if cache.kind == "sliding"), 0)
-        places = sorted({row.device for cache in caches for row in cache.rows} - {HOST})
-        rates = ((place, device_rates(caches, place)) for place in places)
+        self.keeps_cache = any(cache.rows for cache in caches)
         self.devices = tuple(
-            _Device(stage=int(place.removeprefix("CUDA")), full=full, sliding=sliding, slot=fixed // slots)
-            for place, (full, sliding, fixed) in rates
+            _Device(stage=int(place.removeprefix("CUDA")), full=full, sliding=sliding, slot=states // self.server.slots)
+            for place in sorted({row.device for cache in caches for row in cache.rows} - {HOST})
+            for full, sliding, states in (device_rates(caches, place),)
         )
-        self.keeps_cache = bool(caches)
-        one = isinstance(made, OllamaSettings) and made.architecture in ONE_SLOT
-        self.sequences: int | None = 1 if one else min(MAX_SLOTS, deployment.max_num_seqs or MAX_SLOTS)
+        self.sequences: int | None = self._most(made)
+        self._servers: dict[tuple[int, int], LlamaCppSettings] = {}
+
+    def _most(self, made: LlamaCppSettings | OllamaSettings) -> int:
+        if self.fixed:
+            return self.server.slots
+        if isinstance(made, OllamaSettings) and made.architecture in ONE_SLOT:
+            return 1
+        return min(MAX_SLOTS, self.deployment.max_num_seqs or MAX_SLOTS)
 
     def made(self, context: int, slots: int) -> LlamaCppSettings | OllamaSettings:
         """The settings of a server with so many slots, each with room for `context` tokens."""
         values = {"num_parallel": slots} if self.ollama else {"parallel": slots, "ctx_size": context * slots}
-        found: LlamaCppSettings | OllamaSettings = engine_settings(self.model, self.deployment, context, values)
+        found: LlamaCppSettings | OllamaSettings = engine_settings(
+            self.model, self.deployment, context, None if self.fixed else values
+        )
         return found
 
     def held(self, context: int, slots: int) -> tuple[int, ...]:
-        """Bytes of the caches of that many slots on each GPU that holds any."""
-        server = replace(self.server, ctx_size=context * slots, parallel=slots, max_model_len=None)
-        if self.ollama and "num_batch" not in dict(self.deployment.options):
-            batch = default_batch(context * slots, server.flash_attn, True, self.deployment.gpu.memory_bytes)
-            server = replace(server, batch_size=batch, ubatch_size=batch)
-        made = make_context(self.model, server)
+        """Bytes of the caches on each GPU that holds any, for so many slots or as the options say."""
+        if self.fixed:
+            server, asked, slots = self.server, self.server.ctx_size, self.server.slots
+        else:
+            server, asked = self._server(context * slots, slots), context * slots
+        made = make_context(self.model, server, asked)
         cells = made.n_ctx_seq * made.streams
         slid = made.streams * window_cells(self.window, made, server) if self.window else 0
         return tuple(cells * one.full + slid * one.sliding + slots * one.slot for one in self.devices)
 
-    def _fits(self, context: int, kv_bytes: tuple[int, ...]) -> Callable[[int], bool]:
-        room = [kv_bytes[min(one.stage, len(kv_bytes) - 1)] for one in self.devices]
-        return lambda slots: all(size <= free for size, free in zip(self.held(context, slots), room, strict=True))
+    def _server(self, tokens: int, slots: int) -> LlamaCppSettings:
+        """The server for so many slots; Ollama chooses its batch by the tokens of all of them."""
+        gpu = self.deployment.gpu.memory_bytes
+        batch = default_batch(tokens, self.server.flash_attn, True, gpu) if self.own_batch else 0
+        found = self._servers.get((slots, batch))
+        if found is None:
+            found = replace(self.server, parallel=slots, max_model_len=None)
+            if batch:
+                found = replace(found, batch_size=batch, ubatch_size=batch)
+            self._servers[slots, batch] = found
+        return found
+
+    def _fits(self, context: int, slots: int, room: tuple[int, ...]) -> bool:
+        return all(size <= free for size, free in zip(self.held(context, slots), room, strict=True))
+
+    def _room(self, kv_bytes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(kv_bytes[min(one.stage, len(kv_bytes) - 1)] for one in self.devices)
 
     def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
-        """See Filler.fill: the most slots that fit, by bisection, for more slots never take less."""
-        fits = self._fits(context, kv_bytes)
+        """See Filler.fill."""
+        room = self._room(kv_bytes)
+        if self.fixed:
+            slots = requests_at_once(self.model, self.made_server(context)) if self._fits(context, 1, room) else 0
+        else:
+            slots = self._most_slots(context, room)
+        return Fill(concurrency=Fraction(slots), requests=slots, tokens=context * slots) if slots else NOTHING
+
+    def made_server(self, context: int) -> LlamaCppSettings:
+        """llama-server's settings for requests of that length, as the options say."""
+        made = self.made(context, 1)
+        return made.server if isinstance(made, OllamaSettings) else made
+
+    def _most_slots(self, context: int, room: tuple[int, ...]) -> int:
+        """The most slots that fit; more slots never take less. What one takes is nearly what each takes."""
         most = self.sequences or MAX_SLOTS
-        slots = bisect_right(range(1, most + 1), 0, key=lambda count: 0 if fits(count) else 1)
-        return Fill(concurrency=Fraction(slots), requests=slots, tokens=context * slots)
+        one = self.held(context, 1)
+        low, high = 0, most + 1
+        guess = min((free // size for size, free in zip(one, room, strict=True) if size), default=most)
+        for tried in (min(max(guess, 1), most), min(max(guess, 0) + 1, most)):
+            if low < tried < high:
+                low, high = (tried, high) if self._fits(context, tried, room) else (low, tried)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._fits(context, middle, room) else (low, middle)
+        return low
+
+    def request_bytes(self, context: int) -> tuple[int, ...]:
+        """See Filler.request_bytes, of one slot; GPUs without a cache have 0."""
+        by_stage = {one.stage: size for one, size in zip(self.devices, self.held(context, 1), strict=True)}
+        return tuple(by_stage.get(stage, 0) for stage in range(self.deployment.replica_gpus))
+
+    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See Filler.tightest."""
+        pairs = zip(self.devices, self.held(context, 1), self._room(kv_bytes), strict=True)
+        return min(((Fraction(free, max(1, size)), one.stage) for one, size, free in pairs), default=(0, 0))[1]
 
     def layout(self, context: int, requests: int) -> Layout:
         """See Filler.layout, for a server with so many slots."""
-        slots = min(max(1, requests), self.sequences or MAX_SLOTS)
-        made = self.made(context, slots)
+        made = self.made(context, min(max(1, requests), self.sequences or MAX_SLOTS))
         if isinstance(made, OllamaSettings):
             return OLLAMA.layout(self.model, made)
         return LLAMACPP.layout(self.model, made)
 
     def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
-        """See Filler.terms: what one slot takes on each GPU, and what all take that fit."""
-        slots = max(1, self.fill(context, kv_bytes).requests)
-        ctx = f"{context:,} × {slots} slots = {context * slots:,} tokens"
-        terms = [Term(name="--ctx-size", formula=ctx, value=context * slots, unit="tokens")]
-        for one, size in zip(self.devices, self.held(context, slots), strict=True):
-            free = kv_bytes[min(one.stage, len(kv_bytes) - 1)]
-            text = f"{slots} slots take {size:,} of {free:,} B"
-            terms.append(Term(name=f"caches on GPU {one.stage}", formula=text, value=size, unit="B"))
+        """See Filler.terms: what all slots take that fit, on each GPU."""
+        slots = self.server.slots if self.fixed else max(1, self.fill(context, kv_bytes).requests)
+        size = self.server.ctx_size if self.fixed else context * slots
+        text = f"--ctx-size {size:,}, {slots} slots" if self.fixed else f"{context:,} × {slots} slots = {size:,} tokens"
+        terms = [Term(name="context of the server", formula=text, value=size, unit="tokens")]
+        for one, held, free in zip(self.devices, self.held(context, slots), self._room(kv_bytes), strict=True):
+            text = f"{slots} slots take {held:,} of {free:,} B"
+            terms.append(Term(name=f"caches on GPU {one.stage}", formula=text, value=held, unit="B"))
         return tuple(terms)

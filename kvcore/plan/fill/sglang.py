@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from kvcore.engines.base import Layout
 from kvcore.engines.sglang.cells import page_size, stages
-from kvcore.engines.sglang.engine import SGLANG
+from kvcore.engines.sglang.engine import SGLANG, stage_request_bytes
 from kvcore.engines.sglang.pools import pool_sizes, request_need, window_too_wide
 from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.model.model import Model
@@ -45,13 +45,26 @@ class SglangFiller:
         sizes = pool_sizes(self.model, settings, self.stages, self.page, least)
         if sizes.running <= 0 or window_too_wide(self.model, settings, sizes, self.page):
             return NOTHING
-        limits = [Fraction(sizes.running)]
+        limits: list[Fraction] = []
         limits += [Fraction(sizes.full, need.tokens)] if any(part.full for part in self.stages) else []
         limits += [Fraction(sizes.swa, need.swa_tokens)] if any(part.swa for part in self.stages) else []
         limits += [Fraction(sizes.state_slots, need.state_slots)] if need.state_slots else []
         tokens = sizes.tokens * (1 if sizes.swa else settings.dcp_size)
-        concurrency = min(limits)
-        return Fill(concurrency=concurrency, requests=int(concurrency), tokens=tokens)
+        by_memory = min(limits)
+        concurrency = min(by_memory, Fraction(sizes.running))
+        return Fill(
+            concurrency=concurrency, requests=int(concurrency), tokens=tokens, by_sequences=concurrency < by_memory
+        )
+
+    def request_bytes(self, context: int) -> tuple[int, ...]:
+        """See Filler.request_bytes."""
+        need = request_need(self.model, replace(self.settings, context_length=context))
+        return tuple(stage_request_bytes(stage, need) for stage in self.stages)
+
+    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See Filler.tightest: the widest stage, for all have the pool of the smallest."""
+        sizes = self.request_bytes(context)
+        return max(range(len(sizes)), key=lambda stage: sizes[stage])
 
     def layout(self, context: int, requests: int) -> Layout:
         """See Filler.layout; the same for any number of requests."""

@@ -66,6 +66,20 @@ class TensorRtLlmFiller:
         concurrency = min(Fraction(count, need) for count, need in zip(counts, needs, strict=True))
         return Fill(concurrency=concurrency, requests=int(concurrency), tokens=counts[-1] * settings.tokens_per_block)
 
+    def request_bytes(self, context: int) -> tuple[int, ...]:
+        """See Filler.request_bytes."""
+        settings = replace(self.settings, max_seq_len=context)
+        size = settings.tokens_per_block
+        return tuple(
+            sum(pool.blocks_needed(settings) * size * pool.token_bytes for pool in pools)
+            for pools in self._pools(settings)
+        )
+
+    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See Filler.tightest."""
+        sizes = self.request_bytes(context)
+        return min(range(len(sizes)), key=lambda stage: Fraction(kv_bytes[stage], max(1, sizes[stage])))
+
     def layout(self, context: int, requests: int) -> Layout:
         """See Filler.layout; the same for any number of requests."""
         return TENSORRT_LLM.layout(self.model, replace(self.settings, max_seq_len=context))

@@ -38,6 +38,14 @@ class TransformersFiller:
         requests = room // one
         return Fill(concurrency=Fraction(room, one), requests=requests, tokens=int(Fraction(room, one) * context))
 
+    def request_bytes(self, context: int) -> tuple[int, ...]:
+        """See Filler.request_bytes."""
+        return (request_bytes(self.layers, self.settings, self.model, context),)
+
+    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See Filler.tightest."""
+        return 0
+
     def layout(self, context: int, requests: int) -> Layout:
         """See Filler.layout, for a batch of so many."""
         return TRANSFORMERS.layout(self.model, replace(self.settings, max_length=context, batch_size=max(1, requests)))

@@ -15,10 +15,10 @@ from kvcore.plan.fill.settings import engine_settings
 from kvcore.size import Term
 from kvcore.units import GIB
 
-# max_num_seqs of `vllm serve` by the GPU's memory (0.33, engine/arg_utils.py, get_batch_defaults); the engine before
-# 0.8 gave every GPU the smaller one.
+# max_num_seqs of `vllm serve` by the GPU's memory (0.33, engine/arg_utils.py, get_batch_defaults); versions before
+# 0.9 gave every GPU the smaller one.
 MANY_SEQS, FEW_SEQS = 1024, 256
-_ONE_DEFAULT_BEFORE = (0, 8)
+_ONE_DEFAULT_BEFORE = (0, 9)
 
 
 def default_max_num_seqs(settings: VllmSettings) -> int:
@@ -42,11 +42,15 @@ class VllmFiller:
         self.block_bytes = VLLM.stage_block_bytes(model, self.settings, self.groups)
         self.keeps_cache = any(self.block_bytes)
         self.sequences: int | None = deployment.max_num_seqs or default_max_num_seqs(self.settings)
+        self._needed: dict[int, int] = {}
 
     def needed(self, context: int) -> int:
         """Blocks that one request claims."""
-        settings = replace(self.settings, max_model_len=context)
-        return sum(group.pages(settings) for group in self.groups)
+        found = self._needed.get(context)
+        if found is None:
+            settings = replace(self.settings, max_model_len=context)
+            found = self._needed[context] = sum(group.pages(settings) for group in self.groups)
+        return found
 
     def blocks(self, kv_bytes: tuple[int, ...]) -> int:
         """Blocks of the pool, the smallest of all stages."""
@@ -66,17 +70,24 @@ class VllmFiller:
             tokens = blocks // max(1, len(self.groups)) * (self.block or 1)
         return Fill(concurrency=concurrency, requests=blocks // needed if blocks > needed else 0, tokens=tokens)
 
+    def request_bytes(self, context: int) -> tuple[int, ...]:
+        """See Filler.request_bytes."""
+        needed = self.needed(context)
+        return tuple(needed * size for size in self.block_bytes)
+
+    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See Filler.tightest: the stage that makes the fewest blocks."""
+        stages = [stage for stage, size in enumerate(self.block_bytes) if size]
+        return min(stages, key=lambda stage: kv_bytes[stage] // self.block_bytes[stage])
+
     def layout(self, context: int, requests: int) -> Layout:
         """See Filler.layout; the same for any number of requests."""
-        return VLLM.layout(self.model, replace(self.settings, max_model_len=context))
+        return VLLM.layout_of(self.model, replace(self.settings, max_model_len=context), self.groups, self.block)
 
     def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
         """See Filler.terms."""
         blocks, needed = self.blocks(kv_bytes), self.needed(context)
-        stage = min(
-            (stage for stage, size in enumerate(self.block_bytes) if size),
-            key=lambda stage: kv_bytes[stage] // self.block_bytes[stage],
-        )
+        stage = self.tightest(context, kv_bytes)
         text = f"{kv_bytes[stage]:,} B // {self.block_bytes[stage]:,} B a block = {blocks:,}"
         if self.settings.num_gpu_blocks_override is not None:
             text = f"num_gpu_blocks_override = {blocks:,}"
