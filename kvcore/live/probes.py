@@ -115,8 +115,8 @@ class Filled:
         return seconds
 
 
-def recompute_seconds(decoder: Any, context: int, batch: int) -> float:
-    """Seconds to compute a prefix of `context` tokens afresh for every request: the median of one to three times."""
+def recompute_seconds(decoder: Any, context: int, batch: int) -> list[float]:
+    """Seconds to compute a prefix of `context` tokens afresh for every request: one to three times."""
     rows = [tokens(context, decoder.shape.vocab_size)] * batch
     times = []
     for _ in range(3 if context <= 64 else 2 if context <= 256 else 1):
@@ -125,7 +125,7 @@ def recompute_seconds(decoder: Any, context: int, batch: int) -> float:
         decoder.recompute(rows)
         decoder.synchronise()
         times.append(time.perf_counter() - start)
-    return median(times)
+    return times
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class Runner:
         why = self._hindrance(context, mode)
         if why is None:
             try:
-                seconds = self._cached(context) if mode == "cache" else self._recomputed(context)
+                times = self._cached(context) if mode == "cache" else self._recomputed(context)
             except Late:
                 why = "time"
         if why is not None:
@@ -169,7 +169,10 @@ class Runner:
                 "variant": self.variant,
                 "context": context,
                 "batch": self.batch,
-                "seconds": seconds,
+                "seconds": median(times),
+                "repeats": len(times),
+                "low_s": min(times),
+                "high_s": max(times),
                 "predicted_s": predict(context, self.batch),
                 **self._held(mode),
             }
@@ -192,15 +195,15 @@ class Runner:
             self.filled = Filled(self.decoder, self.batch, self.kv_format, self.block_tokens)
         return self.filled
 
-    def _cached(self, context: int) -> float:
-        return median(self._filled().steps(context, STEPS, self.watch))
+    def _cached(self, context: int) -> list[float]:
+        return self._filled().steps(context, STEPS, self.watch)
 
-    def _recomputed(self, context: int) -> float:
+    def _recomputed(self, context: int) -> list[float]:
         if self.last_recompute is None:
             self.decoder.recompute([tokens(LEAST_CONTEXT, self.decoder.shape.vocab_size)] * self.batch)
-        seconds = recompute_seconds(self.decoder, context, self.batch)
-        self.last_recompute = (context, seconds)
-        return seconds
+        times = recompute_seconds(self.decoder, context, self.batch)
+        self.last_recompute = (context, median(times))
+        return times
 
     def _held(self, mode: str) -> dict[str, int]:
         if mode != "cache" or self.filled is None or self.filled.cache is None:

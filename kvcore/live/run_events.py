@@ -88,7 +88,7 @@ EVENTS: Mapping[str, Mapping[str, Value]] = {
     },
     "probe": {
         "mode": MODE, "variant": NAME, "context": COUNT, "batch": MAYBE_COUNT, "seconds": SECONDS,
-        "predicted_s": MAYBE_SECONDS, **BYTES,
+        "predicted_s": MAYBE_SECONDS, "repeats": MAYBE_COUNT, "low_s": MAYBE_SECONDS, "high_s": MAYBE_SECONDS, **BYTES,
     },
     "truncated": {"mode": MODE, "variant": MAYBE_NAME, "why": one_of("time", "tokens", "memory"), "at": COUNT},
     "note": {"text": TEXT},
@@ -96,6 +96,8 @@ EVENTS: Mapping[str, Mapping[str, Value]] = {
     "error": {"message": TEXT},
 }  # fmt: skip
 MEASURED = ("prefill", "token", "probe")
+# How often a point was timed, the fastest and the slowest time: runs that were exported before do not have them.
+_OPTIONAL: Mapping[str, frozenset[str]] = {"probe": frozenset({"repeats", "low_s", "high_s"})}
 # Values that may name a folder of the machine.
 _MAY_HOLD_PATHS = {
     "ready": ("model", "title", "origin"),
@@ -129,9 +131,10 @@ def checked(event: Mapping[str, Any], where: str) -> dict[str, Any]:
     kind = event.get("event")
     if not isinstance(kind, str) or kind not in EVENTS:
         raise LiveError(f"{where}: event is {str(kind)[:40]!r}, expected one of {', '.join(EVENTS)}")
-    table = EVENTS[kind]
-    check_values({name: value for name, value in event.items() if name not in ("event", "t")}, table, where)
-    return dict(event)
+    values = {name: value for name, value in event.items() if name not in ("event", "t")}
+    missing = dict.fromkeys(_OPTIONAL.get(kind, frozenset()) - values.keys())
+    check_values(values | missing, EVENTS[kind], where)
+    return {**event, **missing}
 
 
 def check_values(values: Mapping[str, Any], table: Mapping[str, Value], where: str) -> None:

@@ -8,6 +8,8 @@ summary(record).ttft_s
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,7 +49,8 @@ _ABOUT: Mapping[str, Value] = {
     "batch": COUNT,
 }  # fmt: skip
 # Beside the values of the tables; "summary" is for other readers and computed anew.
-_OTHERS = ("schema", "machine", "calibration", "events", "summary")
+_OTHERS = ("schema", "machine", "calibration", "events", "summary", "later_prompts")
+_MAX_TURNS = 200
 # Tokens at the end over which recompute is compared with the cache.
 _LAST = 5
 
@@ -68,7 +71,8 @@ class RunRecord:
 
     `made_at` is UTC to the second. `weights` says whether the model's own were used or random ones of its shape;
     `cut_from` the shipped number of layers where there are fewer. `events` are the engine's, each with "t", seconds
-    since the start. `prompt_tokens` are those of the first turn, a request.
+    since the start. `prompt` and `prompt_tokens` are those of the first turn, a request; `later_prompts` what was
+    said in the turns after it, of which `Summary.turn_tokens` counts the tokens.
     """
 
     name: str
@@ -95,6 +99,7 @@ class RunRecord:
     events: tuple[Mapping[str, Any], ...] = field(hash=False)
     attention_name: str | None = None
     context_limit: int | None = None
+    later_prompts: tuple[str, ...] = ()
     schema: int = SCHEMA
 
     @property
@@ -141,7 +146,8 @@ class Summary:
     `ttft_s` is the first turn's prefill, with the cache if it was used. Times per token are medians over the tokens
     after the first; tokens a second count all requests of the batch. `recompute_ratio` is recompute over cache for the
     same tokens, median of the last five that both made (of a probe: at the longest context of both).
-    `saved_tokens` were in the cache already when a later turn began, over all turns of one request.
+    `turn_tokens` are the tokens of one request that each turn's prefill computed: the first turn's prompt, then what
+    each later turn added. `saved_tokens` were in the cache already when a later turn began, over all turns.
     """
 
     ttft_s: float | None
@@ -154,6 +160,7 @@ class Summary:
     recompute_token_s: float | None
     recompute_ratio: float | None
     turns: int
+    turn_tokens: tuple[int, ...]
     saved_tokens: int
     truncated: tuple[str, ...]
 
@@ -163,6 +170,7 @@ def from_events(
     *,
     name: str,
     prompt: str = "",
+    later_prompts: Sequence[str] = (),
     kind: str | None = None,
     machine: Host | None = None,
     made_at: str | None = None,
@@ -204,7 +212,10 @@ def from_events(
         "batch": first["batch"] if first else 1,
     }
     check_values(about, _ABOUT, "run")
-    return RunRecord(**about, **head, machine=machine, calibration=calibration, events=tuple(timed(found)))
+    return RunRecord(
+        **about, **head, machine=machine, calibration=calibration, events=tuple(timed(found)),
+        later_prompts=tuple(tidy_text(one) for one in later_prompts[:_MAX_TURNS]),
+    )  # fmt: skip
 
 
 def tidy_name(name: str) -> str:
@@ -251,7 +262,16 @@ def from_json(text: str | bytes) -> RunRecord:
     check_values(plain, {**_ABOUT, **HEAD}, "run")
     machine = None if raw.get("machine") is None else Host.from_dict(raw["machine"])
     calibration = None if raw.get("calibration") is None else Calibration.from_dict(raw["calibration"])
-    return RunRecord(**plain, machine=machine, calibration=calibration, events=_read_events(raw.get("events")))
+    return RunRecord(
+        **plain, machine=machine, calibration=calibration, events=_read_events(raw.get("events")),
+        later_prompts=_read_prompts(raw.get("later_prompts", [])),
+    )  # fmt: skip
+
+
+def _read_prompts(raw: object) -> tuple[str, ...]:
+    if not isinstance(raw, list) or len(raw) > _MAX_TURNS or not all(TEXT.accepts(one) for one in raw):
+        raise LiveError(f"run: later_prompts must be a list of at most {_MAX_TURNS} texts")
+    return tuple(raw)
 
 
 def _read_events(raw: object) -> tuple[dict[str, Any], ...]:
@@ -311,6 +331,7 @@ def summary(record: RunRecord) -> Summary:
         recompute_token_s=recompute_s,
         recompute_ratio=_ratio(record.events),
         turns=len(cached),
+        turn_tokens=tuple(event["tokens"] for event in cached),
         saved_tokens=sum(event["reused"] for event in cached),
         truncated=tuple(
             f"{event['mode']}: stopped by the {event['why']} limit at {event['at']:,} tokens"
@@ -356,26 +377,39 @@ def _ratio(events: Sequence[Mapping[str, Any]]) -> float | None:
 
 # Columns of the table that `to_csv_rows` makes, in order.
 COLUMNS = (
-    "run", "model", "weights", "attention", "weight_format", "kv_format", "device", "t", "event", "mode", "variant",
-    "batch", "tokens", "reused", "index", "context", "seconds", "predicted_s", *BYTES, "id", "text",
+    "run", "model", "weights", "attention", "weight_format", "kv_format", "device", "t", "event", "turn", "mode",
+    "variant", "batch", "tokens", "reused", "index", "context", "seconds", "predicted_s", "repeats", "low_s", "high_s",
+    *BYTES, "id", "text",
 )  # fmt: skip
 
 
 def to_csv_rows(record: RunRecord) -> list[dict[str, str | int | float | None]]:
     """One row for every time that was measured, all with the columns COLUMNS; None where a column does not apply.
 
-    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    `turn` counts the turns of a conversation from 1; a turn's prefill has its new tokens in `tokens`. A text that a
+    spreadsheet would take for a formula gets an apostrophe in front.
     """
     about = {name: getattr(record, name) for name in COLUMNS if name in HEAD} | {
         "run": record.name,
         "batch": record.batch,
     }
-    rows = [
-        about | {name: value for name, value in event.items() if value is not None}
-        for event in record.events
-        if event["event"] in MEASURED
-    ]
+    first = "recompute" if record.mode == "recompute" else "cache"
+    rows: list[dict[str, Any]] = []
+    turn = 0
+    for event in record.events:
+        if event["event"] in MEASURED:
+            turn += event["event"] == "prefill" and event["mode"] == first
+            rows.append(about | {"turn": turn or None} | {k: value for k, value in event.items() if value is not None})
     return [{name: _cell(row.get(name)) for name in COLUMNS} for row in rows]
+
+
+def to_csv(record: RunRecord) -> str:
+    """The same rows as a CSV text: whole numbers as such, nothing where a column does not apply."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(to_csv_rows(record))
+    return text.getvalue()
 
 
 def _cell(value: Any) -> str | int | float | None:

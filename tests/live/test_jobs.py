@@ -224,6 +224,9 @@ def test_a_probe_measures_each_context_both_ways(engine: Engine) -> None:
         (context, mode) for context in (16, 32, 64) for mode in ("cache", "recompute")
     ]
     assert all(e["seconds"] > 0 and e["predicted_s"] > 0 for e in probes)
+    # Five steps with the cache; a prefix of up to 64 tokens is computed three times.
+    assert {(e["mode"], e["repeats"]) for e in probes} == {("cache", 5), ("recompute", 3)}
+    assert all(0 < e["low_s"] <= e["seconds"] <= e["high_s"] for e in probes)
     # 5 steps, the first of them at the context.
     assert [e["resident_bytes"] for e in probes if e["mode"] == "cache"] == [128 * (n + 4) for n in (16, 32, 64)]
     assert all(e["reserved_bytes"] == e["predicted_reserved_bytes"] for e in probes if e["mode"] == "cache")

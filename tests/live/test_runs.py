@@ -117,8 +117,19 @@ def test_a_batch_counts_every_request() -> None:
 
 def test_a_conversation_says_what_it_saved() -> None:
     second = [READY, prefill("cache", 0.1, tokens=20, reused=67), token("cache", 0, 0.0), token("cache", 1, 0.04)]
-    told = runs.summary(runs.from_events([*run_events(), *second], name="two turns"))
+    made = runs.from_events([*run_events(), *second], name="two turns", later_prompts=["And at night?"])
+    told = runs.summary(made)
     assert (told.turns, told.saved_tokens, told.ttft_s) == (2, 67, 0.2)
+    # 64 tokens of the first prompt, 20 of the second; the summary of a file says so, and so does its table.
+    assert told.turn_tokens == (64, 20)
+    raw = json.loads(runs.to_json(made))
+    assert (raw["summary"]["turn_tokens"], raw["later_prompts"]) == ([64, 20], ["And at night?"])
+    assert runs.from_json(runs.to_json(made)).later_prompts == ("And at night?",)
+    rows = [(row["turn"], row["mode"], row["tokens"], row["reused"]) for row in runs.to_csv_rows(made)]
+    assert [one for one in rows if one[2] is not None] == [
+        (1, "cache", 64, 0), (1, "recompute", 64, 0), (2, "cache", 20, 67),
+    ]  # fmt: skip
+    assert [row["turn"] for row in runs.to_csv_rows(made)] == [1] * 10 + [2] * 3
 
 
 def test_a_probe_and_a_race() -> None:
@@ -274,6 +285,9 @@ def changed(path: list[str | int], value: object) -> str:
         (["events", 2, "script"], "<script>", "'script' is not a known key"),
         (["events", 2, "text"], "x" * 30_000, "text"),
         (["events", 2, "text"], "\ud800", "text"),
+        (["later_prompts"], "why", "later_prompts must be a list"),
+        (["later_prompts"], [5], "later_prompts must be a list"),
+        (["later_prompts"], ["x"] * 201, "later_prompts must be a list"),
         (["events"], [{"t": 0, "event": "done", "reason": "length"}], "nothing that was measured"),
     ],
 )
@@ -331,6 +345,44 @@ def test_a_table_of_what_was_measured() -> None:
     back = list(csv.DictReader(io.StringIO(file.getvalue())))
     assert back[2]["text"] == '"a", \nb'
     assert back[2]["resident_bytes"] == str(65 * 23_040)
+
+
+def test_whole_numbers_are_whole_in_the_file() -> None:
+    """As a spreadsheet or a data frame would read them: 64 tokens are 64 and not 64.0."""
+    lines = list(csv.DictReader(io.StringIO(runs.to_csv(record()))))
+    assert tuple(lines[0]) == runs.COLUMNS
+    whole = (
+        "turn",
+        "batch",
+        "tokens",
+        "reused",
+        "index",
+        "context",
+        "id",
+        "reserved_bytes",
+        "predicted_resident_bytes",
+    )
+    assert all(line[name].isdigit() or line[name] == "" for line in lines for name in whole)
+    assert (lines[0]["tokens"], lines[0]["resident_bytes"], lines[0]["seconds"]) == ("64", "1474560", "0.2")
+    assert (lines[1]["tokens"], lines[1]["index"]) == ("", "0")
+
+
+def test_a_point_says_how_often_it_was_timed_and_how_far_its_times_lie_apart() -> None:
+    point = {"event": "probe", "mode": "cache", "variant": "mha", "context": 128, "batch": 1, "seconds": 0.04,
+             "predicted_s": None, "repeats": 5, "low_s": 0.038, "high_s": 0.09}  # fmt: skip
+    made = runs.from_events([READY, point], name="one")
+    text = runs.to_json(made)
+    (event,) = runs.from_json(text).events
+    assert (event["repeats"], event["low_s"], event["high_s"]) == (5, 0.038, 0.09)
+    # A run that was exported before that was kept is read all the same.
+    old = json.loads(text)
+    for name in ("repeats", "low_s", "high_s"):
+        del old["events"][0][name]
+    (event,) = runs.from_json(json.dumps(old)).events
+    assert (event["repeats"], event["low_s"]) == (None, None)
+    old["events"][0]["repeats"] = -1
+    with pytest.raises(LiveError, match="repeats is '-1'"):
+        runs.from_json(json.dumps(old))
 
 
 def test_importing_needs_no_torch() -> None:

@@ -18,8 +18,12 @@ from safetensors.numpy import save
 
 from kvcore import hub as the_hub
 from kvcore.errors import LiveError, SourceError
-from kvcore.live import models, smollm
+from kvcore.live import jobs, models, smollm
+from kvcore.live import session as session_module
+from kvcore.live.session import Session
+from kvcore.live.settings import Limits
 from tests.live.real import TINY_CONFIG, tiny_folder, tiny_weights
+from tests.live.test_jobs import HOST
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 NAME = "some-org/tiny"
@@ -221,6 +225,52 @@ def test_damage_on_the_way_is_noticed_and_thrown_away(hub: Hub, tmp_path: Path) 
     assert not (kept(tmp_path) / f".partial-{COMMIT}" / "model.safetensors").exists()
     hub.sha256.clear()
     models.prepare(f"hub:{NAME}", go_on)
+
+
+def test_a_job_downloads_can_be_cancelled_and_goes_on_the_next_time(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the screen asks for it: a run of a model that is on the Hub, stopped half way, then run again to its end."""
+    monkeypatch.setattr(models, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(session_module, "_PROGRESS_S", 0.0)
+    monkeypatch.setattr(session_module, "measure", lambda progress, **more: HOST)
+    monkeypatch.setattr(jobs, "_SESSION", [Session(Limits(max_seconds=60.0, max_tokens=400))])
+    # A layer beyond those that are kept makes the file large and is not read.
+    spare = {"model.layers.99.spare": np.zeros(1_000_000, np.uint8)}
+    hub.files["model.safetensors"] = save(tiny_weights() | spare)
+    total = len(hub.files["model.safetensors"])
+    job = {"job": "run", "model": f"hub:{NAME}", "prompt_tokens": 8, "new_tokens": 2, "calibrate": False}
+    told: list[dict[str, Any]] = []
+
+    def stop_half_way(event: dict[str, Any]) -> bool:
+        told.append(event)
+        return not (
+            event["event"] == "progress" and event["what"] == f"downloading {NAME}" and event["done"] > total // 2
+        )
+
+    jobs.run(job, stop_half_way)
+    assert told[-1] == {"event": "done", "reason": "cancelled"}
+    assert not any(event["event"] in ("ready", "prefill") for event in told)
+    there = (kept(tmp_path) / f".partial-{COMMIT}" / "model.safetensors").stat().st_size
+    assert 0 < there < total
+    hub.asked.clear()
+    told.clear()
+    jobs.run(job, lambda event: told.append(event) is None)
+    assert told[-1] == {"event": "done", "reason": "length"}
+    assert hub.asked[-1][1]["range"] == f"bytes={there}-"
+    (ready,) = [event for event in told if event["event"] == "ready"]
+    assert (ready["weights"], ready["origin"]) == ("real", "some-org/tiny at 0123456789ab, from the Hub")
+
+
+def test_a_job_refuses_weights_whose_hash_is_another(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "measure", lambda progress, **more: HOST)
+    monkeypatch.setattr(jobs, "_SESSION", [Session(Limits())])
+    hub.sha256["model.safetensors"] = "0" * 64
+    told: list[dict[str, Any]] = []
+    with pytest.raises(LiveError, match="arrived damaged"):
+        jobs.run({"job": "run", "model": f"hub:{NAME}"}, lambda event: told.append(event) is None)
+    assert not any(event["event"] in ("ready", "prefill", "done") for event in told)
+    assert not (kept(tmp_path) / COMMIT).exists()
 
 
 @pytest.mark.parametrize(
