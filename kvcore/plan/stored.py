@@ -33,7 +33,8 @@ _TOWERS = ("vision_config", "audio_config")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """`kept_16_bit`: kinds of parameters that are not quantised, by the checkpoint's own list; `tower_parameters`.
+    """`kept_16_bit`: kinds of parameters that are not quantised, by the checkpoint's own list; `tower_parameters`;
+    `block`: the side of the blocks that share an fp8 scale, 0 where there are none.
 
     Towers are counted from their configurations: attention, feed-forward, patch embedding, positions and the projection
     into the language model, no biases; an estimate.
@@ -41,6 +42,7 @@ class Stored:
 
     kept_16_bit: frozenset[str] = frozenset()
     tower_parameters: int = 0
+    block: int = 0
 
 
 def stored(model: Model) -> Stored:
@@ -60,6 +62,7 @@ def _stored(model_id: str) -> Stored:
     return Stored(
         kept_16_bit=_kept(raw, model),
         tower_parameters=sum(_tower(config, model.hidden_size) for config in towers),
+        block=max(_blocks(raw), default=0),
     )
 
 
@@ -74,13 +77,25 @@ def _kept(raw: Mapping[str, Any], model: Model) -> frozenset[str]:
     return frozenset(found)
 
 
+def _quantisations(raw: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for holder in (raw, raw.get("text_config")):
+        config = holder.get("quantization_config") if isinstance(holder, Mapping) else None
+        if isinstance(config, Mapping):
+            yield config
+
+
+def _blocks(raw: Mapping[str, Any]) -> Iterator[int]:
+    for config in _quantisations(raw):
+        sides = config.get("weight_block_size")
+        yield from (side for side in sides if isinstance(side, int)) if isinstance(sides, list) else ()
+
+
 def _exceptions(raw: Mapping[str, Any]) -> tuple[str, ...]:
     """The names and patterns of modules that are not quantised; `re:` starts a regular expression."""
     found: list[Any] = []
-    for holder in (raw, raw.get("text_config")):
-        config = holder.get("quantization_config") if isinstance(holder, Mapping) else None
+    for config in _quantisations(raw):
         for key in ("ignore", "modules_to_not_convert", "exclude_modules"):
-            value = config.get(key) if isinstance(config, Mapping) else None
+            value = config.get(key)
             found += value if isinstance(value, list) else []
     # Heads that speculate are no part of the model.
     return tuple(entry for entry in found if isinstance(entry, str) and not entry.startswith("mtp"))
