@@ -9,6 +9,7 @@ from kvcore.plan.basis import basis
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.pools import has_share
+from kvcore.plan.shards import shards
 
 # GPU counts that are tried: doubling, as systems are built.
 GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -39,22 +40,12 @@ def fewest_gpus(model: Model, deployment: Deployment, users: int, engine_splits:
     """
     if not engine_splits:
         return _fewest_replicas(model, deployment, users)
-    from kvcore.plan.shards import shards
-
     for gpus in GPU_COUNTS:
         best: tuple[int, Deployment] | None = None
         for shard in shards(model, deployment.engine, gpus):
             if shard.refused:
                 continue
-            tried = replace(
-                deployment,
-                tp=shard.tp,
-                pp=shard.pp,
-                dp=shard.dp,
-                dcp=shard.dcp,
-                expert_parallel=shard.expert_parallel,
-                dp_attention=shard.dp_attention,
-            )
+            tried = shard.onto(deployment)
             held = basis(model, tried).requests(tried.context).low
             if held >= users and (best is None or held > best[0]):
                 best = (held, tried)

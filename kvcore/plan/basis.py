@@ -11,12 +11,13 @@ from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.fill import Fill, Filler, filler
 from kvcore.plan.pool_ranges import PoolRanges
-from kvcore.plan.pools import Pool
-from kvcore.plan.rank_weights import rank_weights
-from kvcore.plan.splits import split_refusal
+from kvcore.plan.pools import Pool, loaded_weights
+from kvcore.plan.shards import check
 from kvcore.units import MAX_BATCH, MAX_TOKENS
 
 NONE = Ends(low=0, best=0, high=0)
+# A guess is mostly off by less than a block; beyond that, steps grow fast.
+_FIRST_STEP, _WIDER = 32, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,22 +94,41 @@ class Basis:
         """At one end of the range; `least` is known to fit. A pool never grows within one of the ranges."""
         if self.by_context is None or least == self.ceiling:
             return least
+        guess = self._guess(users, end)
         for first, last in reversed(self.by_context.ranges):
             if last <= least:
                 break
-            found = _bisect(lambda context: self._holds(context, users, end), max(first - 1, least), last)
+            low = max(first - 1, least)
+            found = last_that_holds(lambda context: self._holds(context, users, end), low, last, guess)
             if found >= first:
                 return found
         return least
 
+    def _guess(self, users: int, end: int) -> int:
+        """Roughly the longest context: on the line through what a request takes at the limit and at half of it."""
+        if self.filler is None or self.by_context is None or not self.filler.keeps_cache or self.ceiling < 2:
+            return self.ceiling
+        each = -(-users // self.deployment.dp)
+        room = sizes(self.by_context.at(self.ceiling))[end]
+        half = self.ceiling // 2
+        try:
+            far, near = self.filler.request_bytes(self.ceiling), self.filler.request_bytes(half)
+        except EngineError:
+            return half
+        rows = [(size / each, a, b) for size, a, b in zip(room, far, near, strict=True) if a > b]
+        return min((half + int((size - b) * (self.ceiling - half) / (a - b)) for size, a, b in rows), default=half)
+
     def _holds(self, context: int, users: int, end: int) -> bool:
         if self.filler is None or self.by_context is None:
             return False
+        each, most = -(-users // self.deployment.dp), self.filler.sequences
+        if most is not None and each > most:
+            return False
+        size = sizes(self.by_context.at(context))[end]
         if not self.filler.keeps_cache:
-            without = self.without_cache(context)
-            return (without.low, without.best, without.high)[end] >= users
+            return min(size) >= 0
         try:
-            return self.whole(self.filler.fill(context, sizes(self.by_context.at(context))[end])) >= users
+            return self.filler.holds(context, each, size)
         except EngineError:
             return False
 
@@ -116,12 +136,12 @@ class Basis:
 def basis(model: Model, deployment: Deployment) -> Basis:
     """Never raises for what an engine or a split refuses, or for weights that are not known: the basis says so."""
     limit = model.context_limit
-    if refused := split_refusal(model, deployment):
+    if refused := check(model, deployment):
         return Basis(model=model, deployment=deployment, reason="split", refused=refused, limit=limit)
     context = max(1, deployment.context if limit is None else min(deployment.context, limit))
     try:
         made = filler(model, deployment, context)
-        loaded = rank_weights(model, deployment)
+        loaded = loaded_weights(model, deployment)
         ranges = PoolRanges(model=model, deployment=deployment, loaded=loaded, longest=limit or MAX_TOKENS)
         own = ranges.exactly(context)
     except KVCoreError as refusal:
@@ -139,12 +159,25 @@ def sizes(found: tuple[Pool, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tu
     )
 
 
-def _bisect(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest context above `low` up to `high` that holds, else `low`; what holds, holds below."""
+def last_that_holds(holds: Callable[[int], bool], low: int, high: int, guess: int) -> int:
+    """The largest context above `low` up to `high` that holds, else `low`; what holds, holds below.
+
+    Searched outwards from the guess, which is near for a cache that grows evenly, then by bisection.
+    """
     if high <= low or holds(high):
         return max(low, high)
-    if not holds(low + 1):
-        return low
+    step = _FIRST_STEP
+    tried = min(max(guess, low + 1), high - 1)
+    if tried > low and holds(tried):
+        low = tried
+        while low + step < high and holds(low + step):
+            low, step = low + step, step * _WIDER
+        high = min(high, low + step)
+    elif tried > low:
+        high = tried
+        while high - step > low and not holds(high - step):
+            high, step = high - step, step * _WIDER
+        low = max(low, high - step)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)

@@ -7,14 +7,16 @@ transformers have no share: the cache may have all that is left.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil
 
 from kvcore.engines.sglang.memory import mem_fraction_static
 from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
 from kvcore.engines.vllm.budget import DEFAULT_UTILIZATION, OLD_UTILIZATION
 from kvcore.errors import PlanError
+from kvcore.hardware import accelerator
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
@@ -25,6 +27,7 @@ from kvcore.size import Term
 
 # vLLM's default share before 0.21 (config/cache.py).
 _NEW_SHARE_FROM = (0, 21)
+_ANY_GPU = accelerator("h100-sxm")
 NO_OVERHEADS = Overheads(parts=(), total=Ends(low=0, best=0, high=0), notes=())
 
 
@@ -54,7 +57,7 @@ def pools(model: Model, deployment: Deployment, *, loaded: tuple[RankWeights, ..
     Raises PlanError where the weights are not known and no pool was stated, EngineError as the engine's settings do.
     """
     if loaded is None:
-        loaded = rank_weights(model, deployment)
+        loaded = loaded_weights(model, deployment)
     if deployment.kv_bytes is not None:
         return _stated(deployment, deployment.kv_bytes, loaded)
     if not loaded:
@@ -64,6 +67,20 @@ def pools(model: Model, deployment: Deployment, *, loaded: tuple[RankWeights, ..
         )
     share = usable_share(model, deployment)
     return tuple(_pool(deployment, share, weights, overheads(model, deployment, weights)) for weights in loaded)
+
+
+def loaded_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
+    """The weights of each stage: the same whatever the context, the GPU or the share of its memory."""
+    try:
+        return _loaded(model, replace(deployment, context=1, gpu=_ANY_GPU, utilization=None, kv_bytes=None))
+    except TypeError:
+        # An option whose value cannot be a key.
+        return rank_weights(model, deployment)
+
+
+@lru_cache(maxsize=1024)
+def _loaded(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
+    return rank_weights(model, deployment)
 
 
 def usable_share(model: Model, deployment: Deployment) -> float:

@@ -68,7 +68,7 @@ class SGLang:
             max_concurrency=min(limits) if starts else Fraction(0),
             blocks=sizes.tokens // page,
             log_lines=log_lines(model, settings, parts[0], sizes, page, tokens) if starts else (),
-            terms=_capacity_terms(parts, need, sizes, kv_bytes, tokens, starts),
+            terms=capacity_terms(parts, need, sizes, kv_bytes, tokens, starts),
         )
 
     def flags(self, model: Model, settings: SglangSettings) -> tuple[str, ...]:
@@ -155,9 +155,10 @@ def _layout_terms(stage: Stage, need: Need, page: int) -> tuple[Term, ...]:
     return tuple(terms)
 
 
-def _capacity_terms(
+def capacity_terms(
     parts: tuple[Stage, ...], need: Need, sizes: Sizes, kv_bytes: int, tokens: int, starts: bool
 ) -> tuple[Term, ...]:
+    """The steps from a budget to the pools that it makes."""
     terms = []
     slot = max(part.state_bytes for part in parts)
     if slot:

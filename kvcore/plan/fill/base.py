@@ -39,6 +39,9 @@ class Filler(Protocol):
     def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
         """What the pools of the stages hold in requests of `context` tokens; EngineError for what is refused."""
 
+    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
+        """Whether one replica holds so many, whatever its number of sequences; EngineError for what is refused."""
+
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """What one request takes on a GPU of each stage."""
 

@@ -111,6 +111,12 @@ class SlotFiller:
             slots = self._most_slots(context, room)
         return Fill(concurrency=Fraction(slots), requests=slots, tokens=context * slots) if slots else NOTHING
 
+    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
+        """See Filler.holds: all slots are there from the start."""
+        if self.fixed:
+            return self.fill(context, kv_bytes).requests >= requests
+        return self._fits(context, requests, self._room(kv_bytes))
+
     def made_server(self, context: int) -> LlamaCppSettings:
         """llama-server's settings for requests of that length, as the options say."""
         made = self.made(context, 1)

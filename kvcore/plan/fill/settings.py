@@ -25,6 +25,10 @@ def engine_settings(model: Model, deployment: Deployment, context: int, values: 
         )
     given = _common_values(deployment) | (values or {}) | dict(deployment.options)
     options = tuple(sorted((name, value) for name, value in given.items() if name in known and value is not None))
+    if deployment.dp_attention and deployment.tp > 1 and chosen.name == "tensorrt-llm":
+        raise EngineError(
+            f"tensorrt-llm: attention is data-parallel over all ranks or none: tp {deployment.tp} beside it cannot be"
+        )
     ranks = deployment
     if deployment.dp_attention and chosen.name in ("sglang", "tensorrt-llm"):
         ranks = replace(deployment, tp=deployment.tp * deployment.dp, dp=1)

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from kvcore.engines.base import Layout
 from kvcore.engines.sglang.cells import page_size, stages
-from kvcore.engines.sglang.engine import SGLANG, stage_request_bytes
+from kvcore.engines.sglang.engine import SGLANG, capacity_terms, stage_request_bytes
 from kvcore.engines.sglang.pools import pool_sizes, request_need, window_too_wide
 from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.model.model import Model
@@ -56,6 +56,10 @@ class SglangFiller:
             concurrency=concurrency, requests=int(concurrency), tokens=tokens, by_sequences=concurrency < by_memory
         )
 
+    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
+        """See Filler.holds."""
+        return self.fill(context, kv_bytes).requests >= requests
+
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """See Filler.request_bytes."""
         need = request_need(self.model, replace(self.settings, context_length=context))
@@ -72,5 +76,8 @@ class SglangFiller:
 
     def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
         """See Filler.terms: the engine's own."""
-        settings = replace(self.settings, context_length=context)
-        return SGLANG.capacity(self.model, settings, max(0, min(kv_bytes))).terms
+        settings, least = replace(self.settings, context_length=context), max(0, min(kv_bytes))
+        need = request_need(self.model, settings)
+        sizes = pool_sizes(self.model, settings, self.stages, self.page, least)
+        starts = sizes.running > 0 and not window_too_wide(self.model, settings, sizes, self.page)
+        return capacity_terms(self.stages, need, sizes, least, sizes.tokens, starts)

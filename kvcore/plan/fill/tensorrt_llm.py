@@ -31,6 +31,8 @@ class TensorRtLlmFiller:
         self.keeps_cache = True
         self.sequences: int | None = deployment.max_num_seqs or MAX_BATCH_SIZE
         self._stages: dict[tuple[int, ...], tuple[tuple[WindowPool, ...], ...]] = {}
+        # What is refused is refused here, and not at the first length.
+        self._pools(self.settings)
 
     def _pools(self, settings: TensorRtLlmSettings) -> tuple[tuple[WindowPool, ...], ...]:
         """The pools of every stage. Only their windows depend on the length, and only up to the longest of them."""
@@ -65,6 +67,10 @@ class TensorRtLlmFiller:
         needs = (pool.blocks_needed(settings) for pool in stages[0])
         concurrency = min(Fraction(count, need) for count, need in zip(counts, needs, strict=True))
         return Fill(concurrency=concurrency, requests=int(concurrency), tokens=counts[-1] * settings.tokens_per_block)
+
+    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
+        """See Filler.holds."""
+        return self.fill(context, kv_bytes).requests >= requests
 
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """See Filler.request_bytes."""

@@ -38,6 +38,10 @@ class TransformersFiller:
         requests = room // one
         return Fill(concurrency=Fraction(room, one), requests=requests, tokens=int(Fraction(room, one) * context))
 
+    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
+        """See Filler.holds."""
+        return self.fill(context, kv_bytes).requests >= requests
+
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """See Filler.request_bytes."""
         return (request_bytes(self.layers, self.settings, self.model, context),)

@@ -70,6 +70,10 @@ class VllmFiller:
             tokens = blocks // max(1, len(self.groups)) * (self.block or 1)
         return Fill(concurrency=concurrency, requests=blocks // needed if blocks > needed else 0, tokens=tokens)
 
+    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
+        """See Filler.holds."""
+        return self.fill(context, kv_bytes).requests >= requests
+
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """See Filler.request_bytes."""
         needed = self.needed(context)

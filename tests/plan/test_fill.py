@@ -1,0 +1,125 @@
+"""Fillers are the engines' own capacity, only faster: over the catalogue, lengths, formats and splits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kvcore.catalogue import entries, load
+from kvcore.engines.registry import engine
+from kvcore.errors import EngineError, KVCoreError
+from kvcore.hardware import accelerator
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.fill import filler
+from kvcore.plan.fill.settings import engine_settings
+from kvcore.units import GIB, KIB
+
+MODELS = [entry.model_id for entry in entries()][::4]
+LENGTHS = (1, 100, 5000, 32 * KIB, 100_000)
+SIZES = (GIB // 3, 5 * GIB, 60 * GIB + 12_345)
+LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
+
+
+def plain(name: str, **changes: Any) -> Deployment:
+    return replace(Deployment(gpu=accelerator("h100-sxm"), context=4096, engine=name), **changes)
+
+
+def engine_concurrency(name: str, model: Any, settings: Any, size: int) -> Any:
+    try:
+        return engine(name).capacity(model, settings, size).max_concurrency
+    except EngineError:
+        return 0
+
+
+@pytest.mark.parametrize("model_id", MODELS)
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm", "transformers"])
+def test_concurrency_is_the_engines_own(name: str, model_id: str) -> None:
+    model = load(model_id)
+    deployment = plain(name)
+    limit = model.context_limit or 10**6
+    try:
+        made = filler(model, deployment, min(limit, 4096))
+    except KVCoreError:
+        pytest.skip("refused")
+    if not made.keeps_cache:
+        pytest.skip("no cache")
+    for length in (length for length in LENGTHS if length <= limit):
+        settings = engine_settings(model, deployment, length)
+        for size in SIZES:
+            fill, expected = made.fill(length, (size,)), engine_concurrency(name, model, settings, size)
+            # Where an engine refuses so small a pool, no whole request fits.
+            assert fill.concurrency == expected if expected else fill.requests == 0
+
+
+@pytest.mark.parametrize("model_id", MODELS)
+@pytest.mark.parametrize("name", ["llama.cpp", "ollama"])
+def test_slots_are_the_most_that_the_engine_starts_with(name: str, model_id: str) -> None:
+    model = load(model_id)
+    deployment = plain(name)
+    limit = model.context_limit or 10**6
+    try:
+        made = filler(model, deployment, min(limit, 4096))
+    except KVCoreError:
+        pytest.skip("refused")
+    if not made.keeps_cache:
+        pytest.skip("no cache")
+    for length in (length for length in LENGTHS if length <= limit):
+        for size in SIZES:
+            slots = made.fill(length, (size,)).requests
+            for count, starts in ((slots, True), (slots + 1, False)):
+                if not 1 <= count <= (made.sequences or 0):
+                    continue
+                values = {"parallel": count, "ctx_size": count * length}
+                values = {"num_parallel": count} if name == "ollama" else values
+                settings = engine_settings(model, deployment, length, values)
+                assert (engine_concurrency(name, model, settings, size) >= count) is starts, (length, size, count)
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm"])
+def test_stages_of_one_size_are_the_engines_own_answer(name: str) -> None:
+    # 80 layers over 3 stages are 27, 27 and 26 in some order: the widest stage decides.
+    model, deployment = load(LLAMA), plain(name, pp=3, tp=2)
+    settings = engine_settings(model, deployment, 8192)
+    made = filler(model, deployment, 8192)
+    assert made.fill(8192, (9 * GIB,) * 3).concurrency == engine_concurrency(name, model, settings, 9 * GIB)
+
+
+def test_vllm_makes_as_many_blocks_as_the_poorest_stage() -> None:
+    # 40 of 80 layers on each stage: a block of 16 tokens is 40 × 16 × 4 KiB = 2.5 MiB. 4 GiB make 1,638, 1 GiB 409.
+    made = filler(load(LLAMA), plain("vllm", pp=2), 4096)
+    fill = made.fill(4096, (4 * GIB, GIB))
+    assert fill.concurrency * 256 == 409
+    assert made.tightest(4096, (4 * GIB, GIB)) == 1
+
+
+def test_an_option_that_is_none_of_the_engines_is_refused_in_words() -> None:
+    with pytest.raises(EngineError, match="no option of it"):
+        filler(load(LLAMA), plain("vllm", options=(("page_size", 3),)), 4096)
+
+
+def test_llama_cpp_with_a_stated_context_is_planned_as_asked() -> None:
+    # 4 slots that share 32,768 cells in one cache: 4 requests of 8,192 tokens, 2 of 16,384. 320 KiB a token: 10 GiB.
+    asked = plain("llama.cpp", options=(("ctx_size", 32 * KIB),))
+    made = filler(load(LLAMA), asked, 8192)
+    assert made.fill(8192, (10 * GIB,)).requests == 4
+    assert made.fill(16_384, (10 * GIB,)).requests == 2
+    assert made.fill(8192, (10 * GIB - 1,)).requests == 0
+
+
+def test_tensorrt_llm_with_attention_over_replicas_counts_them_as_ranks() -> None:
+    model = load("deepseek-ai/DeepSeek-V3")
+    apart = plain("tensorrt-llm", dp=8, dp_attention=True, expert_parallel=True)
+    settings = engine_settings(model, apart, 4096)
+    assert (settings.tp_size, settings.attention_tp) == (8, 1)
+    with pytest.raises(EngineError, match="over all ranks or none"):
+        engine_settings(model, replace(apart, tp=2), 4096)
+
+
+def test_sglang_with_attention_over_replicas_divides_its_running_requests() -> None:
+    model = load("deepseek-ai/DeepSeek-V3")
+    apart = plain("sglang", tp=2, dp=4, dp_attention=True, max_num_seqs=400)
+    settings = engine_settings(model, apart, 4096)
+    assert (settings.tp_size, settings.dp_size, settings.attention_tp) == (8, 4, 2)
+    assert filler(model, apart, 4096).sequences == 100
