@@ -121,7 +121,7 @@ def _widths(model: Model, deployment: Deployment) -> Iterator[str]:
             yield f"{kind} of width {width:,} cannot be divided over {ranks} ranks"
         elif ranks > 1 and unit > 1 and (width // ranks) % unit:
             help_ = "; expert parallel keeps experts whole" if kind == "experts" else ""
-            yield f"{kind} of width {width:,} over {ranks} ranks are {width // ranks} wide, which cuts {what}{help_}"
+            yield f"{kind} of width {width:,} over {ranks} ranks are {width // ranks:,} wide, which cuts {what}{help_}"
 
 
 def _divided(model: Model, deployment: Deployment) -> Iterator[tuple[str, int, int]]:
