@@ -32,6 +32,7 @@ class Ways:
 
     attention: int
     dense: int
+    shared: int
     head: int
     experts: int
     experts_whole: bool
@@ -103,9 +104,10 @@ def _split(model: Model, part: WeightPart, ways: Ways) -> Piece:
         return _even(part, layers, _state_share(model, ways.attention))
     if part.name == "experts":
         return _even(part, _sparse(model), _expert_share(model, part, ways))
-    if part.name in ("shared experts", "feed-forward"):
-        layers = _dense(model) if part.name == "feed-forward" else _sparse(model)
-        return _even(part, layers, Fraction(1, ways.dense))
+    if part.name == "feed-forward":
+        return _even(part, _dense(model), Fraction(1, ways.dense))
+    if part.name == "shared experts":
+        return _even(part, _sparse(model), Fraction(1, ways.shared))
     if part.name in ("router", "latent projections"):
         return _even(part, _sparse(model), Fraction(1))
     # A kind that is not known here is taken to be whole on every rank, which is safe.

@@ -56,7 +56,7 @@ def rank_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...
     wanted = WEIGHT_FORMATS.get(stored.format, WEIGHT_FORMATS["bf16"])
     facts = stored_facts(model)
     kept = wanted.kept_16_bit | (facts.kept_16_bit if stored.format == model.checkpoint_format else frozenset())
-    loaded = pieces(model, ways(deployment, wanted))
+    loaded = pieces(model, ways(model, deployment, wanted, kept))
     # llama.cpp and Ollama keep towers in a file of their own (mmproj).
     towers = 0 if deployment.engine in _TABLE_ON_HOST else facts.tower_parameters
     scale = 1.0
@@ -96,32 +96,58 @@ def stages(model: Model, deployment: Deployment) -> tuple[range, ...]:
     return tuple(found)
 
 
-def ways(deployment: Deployment, wanted: WeightFormat) -> Ways:
-    """Over how many ranks the engine splits each kind of matrix in this deployment.
+def expert_ranks(model: Model, deployment: Deployment) -> int:
+    """GPUs that share the experts of one layer, in parts or whole.
 
-    With DP attention every replica holds attention whole (over its own `tp` ranks) and the experts are shared by all
-    of them; expert parallel over several replicas does the same with whole experts. SGLang then splits what is dense
-    and the output head over all ranks (layers/dp_attention.py); vLLM and TensorRT-LLM split them over `tp`.
+    vLLM's data-parallel replicas always do, with expert parallel or without (fused_moe/config.py,
+    flatten_tp_across_dp_and_pcp); those of SGLang and TensorRT-LLM only with data-parallel attention.
     """
     if deployment.engine in LAYER_SPLIT:
-        return Ways(attention=1, dense=1, head=1, experts=1, experts_whole=False)
-    together = deployment.dp_attention or deployment.expert_parallel
-    group = deployment.tp * deployment.dp if together else deployment.tp
-    dense = group if deployment.engine == "sglang" and deployment.dp_attention else deployment.tp
-    # vLLM's Marlin kernels for mxfp4 want sides that are multiples (quantization/mxfp4.py); gpt-oss has 2880 × 2880.
-    marlin = deployment.engine == "vllm" and wanted.name == "mxfp4"
+        return 1
+    together = model.experts is not None if deployment.engine == "vllm" else deployment.dp_attention
+    return deployment.tp * deployment.dp if together else deployment.tp
+
+
+def dense_ranks(deployment: Deployment) -> int:
+    """GPUs over which feed-forward layers and the output head are split: in SGLang all that share attention's batch.
+
+    With data-parallel attention SGLang's dense layers stay tensor parallel over all ranks (moe_dense_tp_size and
+    enable_dp_lm_head unset); vLLM and TensorRT-LLM split them over a replica's own.
+    """
+    wide = deployment.engine == "sglang" and deployment.dp_attention
+    return deployment.tp * deployment.dp if wide else deployment.tp
+
+
+def shared_ranks(deployment: Deployment) -> int:
+    """GPUs over which shared experts are split: like dense layers, but whole where vLLM's experts see split sequences.
+
+    That is with expert parallel, tp and dp all above one (config/parallel.py, use_sequence_parallel_moe).
+    """
+    split = deployment.engine == "vllm" and deployment.expert_parallel and deployment.tp > 1 and deployment.dp > 1
+    return 1 if split else dense_ranks(deployment)
+
+
+def ways(model: Model, deployment: Deployment, wanted: WeightFormat, kept: frozenset[str] = frozenset()) -> Ways:
+    """Over how many ranks the engine splits each kind of matrix in this deployment; `kept` kinds are in 16 bits."""
+    if deployment.engine in LAYER_SPLIT:
+        return Ways(attention=1, dense=1, shared=1, head=1, experts=1, experts_whole=False)
+    # vLLM's kernels for mxfp4 want sides that are multiples (quantization/mxfp4.py): 128 and 256 for Marlin, and 256
+    # twice for those of data-centre Blackwells. gpt-oss has 2880 × 2880.
+    padded_experts = deployment.engine == "vllm" and wanted.name == "mxfp4"
+    blackwell = (deployment.gpu.compute_capability or "").startswith("10.")
     return Ways(
         attention=deployment.tp,
-        dense=dense,
-        head=dense,
-        experts=group,
+        dense=dense_ranks(deployment),
+        shared=shared_ranks(deployment),
+        head=dense_ranks(deployment),
+        experts=expert_ranks(model, deployment),
         experts_whole=deployment.expert_parallel,
         vocabulary_pad=64 if deployment.engine in ("vllm", "sglang") else 1,
-        width_pad=128 if marlin else 1,
-        hidden_pad=256 if marlin else 1,
+        width_pad=(256 if blackwell else 128) if padded_experts else 1,
+        hidden_pad=256 if padded_experts else 1,
         # vLLM keeps 16-bit copies of what is quantised (v1/attention/backends/mla/common.py); SGLang and TensorRT-LLM
         # keep transposed copies of all of it (models/deepseek_v2.py; _torch/modules/attention.py, k_b_proj_trans).
-        copies_latent=deployment.engine != "vllm" or wanted.bits < 16,
+        copies_latent=deployment.engine != "vllm" or (wanted.bits < 16 and "attention" not in kept),
     )
 
 

@@ -13,6 +13,7 @@ from kvcore.model.memories import Attention, CrossAttention, Latent, State
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.rank_parts import padded
+from kvcore.plan.rank_weights import dense_ranks, expert_ranks, shared_ranks
 from kvcore.plan.stored import stored
 
 # Engines that split matrices; the others give whole layers to each GPU.
@@ -52,12 +53,6 @@ def kv_heads(model: Model) -> tuple[int, ...]:
     return tuple(
         sorted({memory.num_kv_heads for memory, _ in model.groups if isinstance(memory, Attention | CrossAttention)})
     )
-
-
-def expert_ranks(deployment: Deployment) -> int:
-    """GPUs that share one layer's experts."""
-    together = deployment.expert_parallel or deployment.dp_attention
-    return deployment.tp * deployment.dp if together else deployment.tp
 
 
 def _layer_split(deployment: Deployment) -> Iterator[str]:
@@ -127,18 +122,17 @@ def _widths(model: Model, deployment: Deployment) -> Iterator[str]:
 def _divided(model: Model, deployment: Deployment) -> Iterator[tuple[str, int, int]]:
     """Kinds of matrices with their width and the ranks over which it is split."""
     kinds = {part.name for part in model.weights}
-    dense = expert_ranks(deployment) if deployment.engine == "sglang" and deployment.dp_attention else deployment.tp
     plain = _stated(model, _WIDTHS)
     if "feed-forward" in kinds and plain:
-        yield "feed-forward layers", plain, dense
+        yield "feed-forward layers", plain, dense_ranks(deployment)
     if model.experts is None:
         return
     width = _stated(model, _EXPERT_WIDTHS) or plain
     if width and not deployment.expert_parallel:
-        yield "experts", width, expert_ranks(deployment)
+        yield "experts", width, expert_ranks(model, deployment)
     shared = _stated(model, _SHARED_WIDTHS) or width * model.experts.num_shared_experts
     if shared and "shared experts" in kinds:
-        yield "shared experts", shared, dense
+        yield "shared experts", shared, shared_ranks(deployment)
 
 
 def _unit(model: Model, deployment: Deployment) -> tuple[int, str]:
@@ -167,7 +161,7 @@ def _experts(model: Model, deployment: Deployment) -> Iterator[str]:
     if model.experts is None:
         yield "the model has no experts, so expert parallel has nothing to divide"
         return
-    number, ranks = model.experts.num_experts, expert_ranks(deployment)
+    number, ranks = model.experts.num_experts, expert_ranks(model, deployment)
     if ranks > number:
         yield f"{number} experts are fewer than the {ranks} ranks that would share them"
     elif number % ranks and deployment.engine != "vllm":
@@ -177,6 +171,9 @@ def _experts(model: Model, deployment: Deployment) -> Iterator[str]:
 def _data_parallel_attention(model: Model, deployment: Deployment) -> Iterator[str]:
     if not deployment.dp_attention or deployment.engine not in MATRIX_SPLIT:
         return
+    if deployment.engine == "tensorrt-llm" and deployment.tp > 1:
+        ranks = deployment.tp * deployment.dp
+        yield f"tensorrt-llm then has attention whole on every rank: ask for tp 1 and dp {ranks}"
     if deployment.dp == 1:
         yield "data-parallel attention needs more than one replica (dp)"
     elif model.experts is None and (deployment.engine == "vllm" or not is_latent(model)):

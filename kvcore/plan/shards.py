@@ -12,8 +12,8 @@ from kvcore.hardware import Accelerator, accelerator
 from kvcore.model.memories import Indexer
 from kvcore.model.model import Model
 from kvcore.plan.deployment import MAX_GPUS, Deployment
-from kvcore.plan.rank_weights import stages
-from kvcore.plan.shard_rules import MATRIX_SPLIT, expert_ranks, is_latent, kv_heads, refusals
+from kvcore.plan.rank_weights import expert_ranks, stages
+from kvcore.plan.shard_rules import MATRIX_SPLIT, is_latent, kv_heads, refusals
 from kvcore.systems import host_gpus
 
 # The rules of a split do not depend on the GPU; one is needed to ask.
@@ -110,16 +110,16 @@ def _notes(model: Model, deployment: Deployment) -> Iterator[str]:
     if len(set(sizes)) > 1:
         yield f"{len(model.layers)} layers over {len(sizes)} stages: {', '.join(map(str, sizes))}; the fullest binds"
     if deployment.expert_parallel and model.experts is not None:
-        number, ranks = model.experts.num_experts, expert_ranks(deployment)
+        number, ranks = model.experts.num_experts, expert_ranks(model, deployment)
         most = -(-number // ranks)
         uneven = "" if number % ranks == 0 else f"; {number} are not divisible, so others have {most - 1}"
         yield f"{most} whole experts of a layer on each of {ranks} ranks{uneven}"
-    if deployment.dp_attention:
-        yield f"each of {dp} replicas holds all of attention; the experts are shared by all {tp * dp} ranks"
-    elif dp > 1 and not deployment.expert_parallel:
+    group = max(tp, expert_ranks(model, deployment))
+    if dp > 1 and group > tp:
+        yield f"each of {dp} replicas holds all of attention; they share the experts over {group} ranks"
+    elif dp > 1:
         yield f"{dp} replicas hold all weights once each; each serves its own requests"
     host = host_gpus(deployment.gpu.id)
-    group = expert_ranks(deployment) if deployment.expert_parallel or deployment.dp_attention else tp
     if group > host:
         yield f"{group} ranks that exchange every layer are more than a host's {host} GPUs: they go over the network"
     elif tp * pp > host:

@@ -80,8 +80,12 @@ def test_latents_and_their_down_projections_are_whole_on_every_rank() -> None:
     assert parts["feed-forward"] == 3 * 3 * 7168 * 18_432 // 8
     assert parts["router"] == 2 * 58 * 256 * 7168
     assert parts["embedding"] == 2 * 129_280 * 7168 // 8
-    # Of fp8 the engine keeps the matrices that attention absorbs once more in 16 bits.
+    # Of fp8 vLLM keeps the matrices that attention absorbs once more in 16 bits; SGLang has copies of 16 bits too.
     assert parts[COPIES] == 2 * 61 * KV_UP // 8
+    _, kept = only("moonshotai/Kimi-K2.5", tp=8)
+    assert COPIES not in kept
+    _, copied = only("moonshotai/Kimi-K2.5", tp=8, engine="sglang")
+    assert copied[COPIES] == 2 * 61 * 512 * 64 * 256 // 8
 
 
 def test_whole_experts_are_rounded_up() -> None:
@@ -92,11 +96,23 @@ def test_whole_experts_are_rounded_up() -> None:
     assert parts["experts"] == 58 * 11 * EXPERT
 
 
-def test_replicas_have_all_experts_unless_they_share_them() -> None:
-    _, alone = only(DEEPSEEK, tp=8, dp=2)
-    _, shared = only(DEEPSEEK, tp=8, dp=2, expert_parallel=True)
-    assert alone["experts"] == 2 * shared["experts"] == 58 * 32 * EXPERT
-    assert alone["attention"] == shared["attention"]
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm"])
+def test_replicas_have_all_experts_unless_they_share_them(engine: str) -> None:
+    _, alone = only(DEEPSEEK, tp=8, dp=2, engine=engine)
+    _, whole = only(DEEPSEEK, tp=8, dp=2, expert_parallel=True, engine=engine)
+    assert alone["experts"] == whole["experts"] == 58 * 32 * EXPERT
+
+
+def test_replicas_of_vllm_share_the_experts() -> None:
+    # Without expert parallel each of the 16 ranks has a sixteenth of every expert's width.
+    _, parts = only(DEEPSEEK, tp=8, dp=2)
+    assert parts["experts"] == 58 * 256 * EXPERT // 16
+    assert parts["shared experts"] == 58 * EXPERT // 8
+    _, whole = only(DEEPSEEK, tp=8, dp=2, expert_parallel=True)
+    assert whole["experts"] == 58 * 16 * EXPERT
+    assert whole["attention"] == parts["attention"]
+    # The experts' input is then divided by sequence, and shared experts are whole.
+    assert whole["shared experts"] == 58 * EXPERT
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -191,6 +207,17 @@ def test_what_a_checkpoint_excepts_from_its_format_is_in_16_bits() -> None:
     assert parts["feed-forward"] == 2 * 3 * 7168 * 18_432 // 8
     heads_up = (1536 * 64 * 192 + 512 * 64 * 256 + 64 * 128 * 7168) // 8
     assert parts["attention"] == 2 * 61 * (Q_DOWN + KV_DOWN + heads_up)
+
+
+def test_experts_in_mxfp4_are_padded_for_their_kernels() -> None:
+    # gpt-oss-20b: 24 layers, 32 experts of 2880 × 2880, 4.25 bits; Marlin wants 2944 × 3072, Blackwell 3072 × 3072.
+    sizes = {gpu: only("openai/gpt-oss-20b", gpu=accelerator(gpu))[1]["experts"] for gpu in ("a100-sxm-80gb", "b200")}
+    bits = 24 * 32 * 3 * 17 // 4
+    assert sizes["a100-sxm-80gb"] == bits * 2944 * 3072 // 8
+    assert sizes["b200"] == bits * 3072 * 3072 // 8
+    # 2880 over 8 ranks are 360, and 384 with padding.
+    _, split = only("openai/gpt-oss-20b", gpu=accelerator("a100-sxm-80gb"), tp=8)
+    assert split["experts"] == bits * 384 * 3072 // 8
 
 
 def test_towers_are_loaded_with_the_language_model() -> None:

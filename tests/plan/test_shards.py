@@ -42,6 +42,7 @@ def deployment(**chosen) -> Deployment:
         (DEEPSEEK, {"tp": 8, "dp": 3, "expert_parallel": True}),
         (DEEPSEEK, {"dp": 8, "dp_attention": True, "engine": "sglang"}),
         (MINIMAX, {"tp": 4}),
+        (MINIMAX, {"tp": 4, "dp": 2, "engine": "sglang"}),
         (MINIMAX, {"tp": 8, "expert_parallel": True}),
         (NEXT, {"tp": 16}),
         (MAMBA, {"tp": 8}),
@@ -70,7 +71,10 @@ def test_a_split_that_is_possible(model_id: str, chosen: dict[str, object]) -> N
         (MINIMAX, {"tp": 8}, "experts of width 1,536 over 8 ranks are 192 wide, which cuts its fp8 blocks of 128"),
         (MINIMAX, {"tp": 8, "engine": "sglang"}, "expert parallel keeps experts whole"),
         (DEEPSEEK, {"tp": 32}, "feed-forward layers of width 18,432 over 32 ranks are 576 wide"),
-        (DEEPSEEK, {"tp": 8, "dp": 3, "expert_parallel": True, "engine": "sglang"}, "24 do not divide 256"),
+        (DEEPSEEK, {"dp": 3, "expert_parallel": True, "dp_attention": True, "engine": "sglang"}, "3 do not divide 256"),
+        # vLLM's replicas share the experts: 1536 / (4 × 2).
+        (MINIMAX, {"tp": 4, "dp": 2}, "experts of width 1,536 over 8 ranks are 192 wide"),
+        (DEEPSEEK, {"tp": 2, "dp": 4, "dp_attention": True, "engine": "tensorrt-llm"}, "ask for tp 1 and dp 8"),
         (DEEPSEEK, {"tp": 128, "dp": 4, "expert_parallel": True}, "256 experts are fewer than the 512 ranks"),
         (LLAMA, {"tp": 8, "expert_parallel": True}, "the model has no experts"),
         (LLAMA, {"dp": 8, "dp_attention": True, "engine": "sglang"}, "without experts replicas have nothing to share"),
@@ -119,7 +123,9 @@ def test_replication_is_said() -> None:
     assert any("divides its tokens by 8" in note for note in notes(deepseek, deployment(tp=8, dcp=8)))
     assert notes(llama, deployment(tp=8)) == ()
     assert "80 layers over 3 stages: 27, 27, 26; the fullest binds" in notes(llama, deployment(pp=3))
-    (uneven,) = (note for note in notes(deepseek, deployment(tp=8, dp=3, expert_parallel=True)) if "experts" in note)
+    (uneven,) = (
+        note for note in notes(deepseek, deployment(tp=8, dp=3, expert_parallel=True)) if "whole experts" in note
+    )
     assert uneven.startswith("11 whole experts of a layer on each of 24 ranks")
 
 
