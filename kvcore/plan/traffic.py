@@ -270,13 +270,13 @@ class _Filling:
         if self.base.filler is None or not self.base.filler.keeps_cache:
             found: int = getattr(self.base.requests(tokens), end)
             return found
-        room = tuple(max(0, size - beside) for size in self.base.kv_bytes(end))
+        room = tuple(max(0, getattr(pool.kv_bytes, end) - beside) for pool in self.base.pools)
         return self.base.whole(self.base.filler.fill(tokens, room))
 
     def _terms(
         self, own: int, shared: int, chunk: int, beside: int, requests: Ends[int], people: Ends[int]
     ) -> tuple[Term, ...]:
-        each, size = self._bytes(own), min(self.base.kv_bytes("low"))
+        each, size = self._bytes(own), min(pool.kv_bytes.low for pool in self.base.pools)
         terms = [_term("pool on each GPU", f"{size:,} B at the safe end", size, "B")]
         for what, tokens in (("shared prefix, once a replica", shared), ("a chunk in prefill", chunk)):
             if tokens:

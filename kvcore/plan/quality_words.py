@@ -1,0 +1,58 @@
+"""What a smaller cache format was measured to cost, in one sentence out of data/levers.csv and data/quality.csv."""
+
+from __future__ import annotations
+
+import re
+
+from kvcore.errors import UnitError
+from kvcore.levers import QualityResult, lever, lever_of, results
+
+# The word by which a comparison names a format, where it is not the format's own name.
+_NAMED = {"nvfp4": "E2M1", "mxfp4": "E2M1", "fp8_ds_mla": "fp8", "fp8_per_token_head": "fp8"}
+
+
+def cache_quality(model_name: str, format_name: str) -> str:
+    """The published risk of a cache format and one result, of this model if there is one, else the worst.
+
+    "" for a format of 16 bits or more.
+    """
+    try:
+        found = lever_of("", format_name)
+    except UnitError:
+        return ""
+    texts = [lever(id).quality_risk.text for id in found]
+    example = _example(model_name, format_name, found)
+    return " ".join([*texts, example] if example else texts)
+
+
+def _example(model_name: str, format_name: str, levers: tuple[str, ...]) -> str:
+    word = _NAMED.get(format_name, format_name).lower()
+    rows = [
+        row
+        for id in levers
+        for row in results(id)
+        if row.measures == "quality" and row.baseline is not None and re.search(rf"\b{re.escape(word)}\b", _words(row))
+    ]
+    if not rows:
+        return ""
+    own = [row for row in rows if _same(model_name, row.model)]
+    row = max(own or rows, key=_harm)
+    whose = "This model" if own else row.model[:1].upper() + row.model[1:]
+    return f"{whose}: {row.metric} {row.value:g} instead of {row.baseline:g} {row.unit} ({row.source})."
+
+
+def _words(row: QualityResult) -> str:
+    return row.comparison.lower()
+
+
+def _harm(row: QualityResult) -> tuple[bool, float]:
+    """Scores of a task come before perplexities and divergences; among them the largest loss, in its own unit."""
+    change = row.change or 0.0
+    return row.unit == "%" and bool(row.baseline), -change if row.better == "higher" else change
+
+
+def _same(name: str, other: str) -> bool:
+    def plain(text: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", text.lower())
+
+    return len(plain(other)) >= 6 and plain(other) in plain(name)

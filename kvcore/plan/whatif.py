@@ -1,0 +1,200 @@
+"""What if: one change each, how much more it lets in, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from types import MappingProxyType
+
+from kvcore.errors import KVCoreError
+from kvcore.model.model import Model
+from kvcore.plan.changes import Change, Kind, changes, context_to
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.offload import Offload, host_memory_text, offload
+from kvcore.plan.plan import Plan, make_plan
+from kvcore.plan.traffic import Traffic, expected
+from kvcore.units import GIB
+
+# Host memory that an offer to offload is reckoned with.
+HOST_BYTES = 256 * GIB
+# A gain below this is none.
+LEAST_GAIN = 1.005
+# Splits that are shown, of those with different gains.
+_MOST: Mapping[Kind, int] = MappingProxyType({"split": 4, "more GPUs": 4})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """One change, the deployment and the plan after it.
+
+    `gain` is how many times more requests fit at once at the safe end, `gain_best` at best guess; None where none fit
+    before, or where the gain is not one in requests at once (offloading). `gain_words` says it in words, `price` what
+    it costs. `users` is set by a remedy that serves fewer.
+    """
+
+    kind: Kind
+    name: str
+    change: str
+    deployment: Deployment
+    gain: float | None
+    gain_best: float | None
+    gain_words: str
+    price: str
+    plan: Plan | None
+    users: int | None = None
+    offload: Offload | None = None
+
+
+def whatifs(
+    model: Model, deployment: Deployment, users: int | None = None, *, traffic: Traffic | None = None
+) -> tuple[WhatIf, ...]:
+    """Every single change that lets in more requests, the largest gain at the safe end first.
+
+    Changes that the engine or the model refuses, and those that gain nothing, are left out. With `traffic` also a cap
+    at the expected length, and what sharing a prefix gains. Last comes host memory for idle requests, which lets no
+    more generate at once. Raises UnitError for users out of range.
+    """
+    before = make_plan(model, deployment, users)
+    tried = list(changes(model, deployment))
+    if traffic is not None and traffic.peak_tokens < deployment.context:
+        tried.append(context_to(deployment, traffic.peak_tokens, ", the expected length of a request"))
+    found = [one for change in tried if (one := what_if(model, before, change, users)) is not None]
+    found += [one for one in (_more_sequences(model, before, users), _prefix(model, before, traffic)) if one]
+    found = _few(sorted(found, key=_order))
+    idle = _offload(model, before)
+    return (*found, idle) if idle is not None else tuple(found)
+
+
+def what_if(model: Model, before: Plan, change: Change, users: int | None = None) -> WhatIf | None:
+    """One change against the plan before it; None where it is refused or gains nothing."""
+    after = make_plan(model, change.deployment, users)
+    if after.refused or after.requests is None:
+        return None
+    low, best = _gain(before, after, "low"), _gain(before, after, "best")
+    if not after.requests.low or (low is not None and low < LEAST_GAIN):
+        return None
+    return WhatIf(
+        kind=change.kind,
+        name=change.name,
+        change=change.change,
+        deployment=change.deployment,
+        gain=low,
+        gain_best=best,
+        gain_words=gain_words(before, after, low),
+        price=change.price,
+        plan=after,
+    )
+
+
+def gain_words(before: Plan, after: Plan, gain: float | None) -> str:
+    """`12 → 25 requests of 32,768 tokens at once (× 2.08), at the safe end`."""
+    was, now = (0 if plan.requests is None else plan.requests.low for plan in (before, after))
+    length = after.deployment.context
+    noun = f"requests of {length:,} tokens"
+    if length != before.deployment.context:
+        noun = f"requests, now of {length:,} tokens,"
+    times = "" if gain is None else f" (× {gain:.3g})"
+    return f"{was:,} → {now:,} {noun} at once{times}, at the safe end"
+
+
+def _gain(before: Plan, after: Plan, end: str) -> float | None:
+    was, now = _held(before, end), _held(after, end)
+    return float(now / was) if was else None
+
+
+def _held(plan: Plan, end: str) -> Fraction:
+    """Requests at once as an exact number, or whole ones where a number of sequences is less than the memory."""
+    if plan.requests is None:
+        return Fraction(0)
+    whole = getattr(plan.requests, end)
+    exact = Fraction(whole) if plan.concurrency is None else getattr(plan.concurrency, end)
+    return Fraction(whole) if plan.binding.kind == "sequences" or not whole else max(Fraction(whole), exact)
+
+
+def _few(ordered: list[WhatIf]) -> list[WhatIf]:
+    """Of changes of one kind that are many, the best ones, and of those with the same gain the simplest."""
+    kept: list[WhatIf] = []
+    shown: dict[Kind, list[str]] = {}
+    for one in ordered:
+        if one.kind not in _MOST:
+            kept.append(one)
+            continue
+        before = shown.setdefault(one.kind, [])
+        if one.gain_words not in before and len(before) < _MOST[one.kind]:
+            before.append(one.gain_words)
+            kept.append(one)
+    return kept
+
+
+def _order(one: WhatIf) -> tuple[float, float, int]:
+    """The largest gain first; where none fit before, the most requests; of equals the one with fewer GPUs."""
+    now = 0 if one.plan is None or one.plan.requests is None else one.plan.requests.low
+    return (-(one.gain or 0.0), -float(now) if one.gain is None else 0.0, one.deployment.gpus)
+
+
+def _more_sequences(model: Model, before: Plan, users: int | None) -> WhatIf | None:
+    """As many sequences as the memory holds, where the engine's own number is what binds."""
+    if before.binding.kind != "sequences" or before.concurrency is None:
+        return None
+    each = int(before.concurrency.low / before.deployment.dp)
+    now = 0 if before.requests is None else before.requests.low // before.deployment.dp
+    if each <= now:
+        return None
+    change = Change(
+        kind="sequences",
+        name=f"{each:,} sequences",
+        change=f"Let {each:,} requests run at once on each replica instead of {now:,}",
+        deployment=replace(before.deployment, max_num_seqs=each),
+        price="Larger batches: every request's tokens come slower, all together more.",
+    )
+    return what_if(model, before, change, users)
+
+
+def _prefix(model: Model, before: Plan, traffic: Traffic | None) -> WhatIf | None:
+    """What it gains to hold a shared beginning once, where traffic has one: requests at their expected peak."""
+    if traffic is None or not traffic.shared_prefix_tokens or before.refused:
+        return None
+    change = replace(before.deployment, prefix_caching=True)
+    try:
+        apart = expected(model, before.deployment, replace(traffic, shared_prefix_tokens=0)).peak.requests
+        found = expected(model, change, traffic)
+    except KVCoreError:
+        return None
+    together = found.peak.requests
+    if not apart.low or together.low < LEAST_GAIN * apart.low:
+        return None
+    return WhatIf(
+        kind="prefix",
+        name="shared prefix",
+        change=f"Begin every prompt with the same {found.shared_tokens:,} tokens, and cache them",
+        deployment=change,
+        gain=together.low / apart.low,
+        gain_best=together.best / apart.best,
+        gain_words=f"{apart.low:,} → {together.low:,} requests of {found.peak.tokens:,} tokens at once "
+        f"(× {together.low / apart.low:.3g}), at the safe end, against each holding its own copy",
+        price="What comes before the first difference must be the same token for token; nothing is lost in quality.",
+        plan=found.plan,
+    )
+
+
+def _offload(model: Model, before: Plan) -> WhatIf | None:
+    """Host memory for requests that rest: the gain is in conversations that need not be computed again."""
+    if before.requests is None or not before.requests.low:
+        return None
+    try:
+        found = offload(model, before.deployment)
+    except KVCoreError:
+        return None
+    return WhatIf(
+        kind="offload",
+        name="CPU offload",
+        change=f"Keep the caches of idle requests in host memory ({found.switch})",
+        deployment=before.deployment,
+        gain=None,
+        gain_best=None,
+        gain_words=f"{host_memory_text(found, HOST_BYTES)} {found.pool_sentence}",
+        price=found.sentence,
+        plan=before,
+        offload=found,
+    )
