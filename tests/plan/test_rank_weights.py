@@ -294,3 +294,30 @@ def test_every_catalogue_model_whose_parameters_are_known_has_weights() -> None:
         for stage in found:
             assert stage.bytes == sum(size for _, size in stage.parts)
             assert all(size > 0 for _, size in stage.parts), one.entry.model_id
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_more_ranks_and_smaller_formats_never_hold_more(engine: str) -> None:
+    for one in catalogue.summaries():
+        if not one.model.weights:
+            continue
+        splits = [
+            max(rank.bytes for rank in rank_weights(one.model, deployment(tp=tp, engine=engine))) for tp in (1, 2, 4, 8)
+        ]
+        assert splits == sorted(splits, reverse=True), one.entry.model_id
+        formats = [
+            rank_weights(one.model, deployment(tp=2, engine=engine, weight_format=name))[0].bytes
+            for name in ("bf16", "gptq8", "fp8", "int4", "gptq")
+        ]
+        assert formats == sorted(formats, reverse=True), one.entry.model_id
+
+
+def test_stages_together_hold_at_least_the_whole() -> None:
+    for one in catalogue.summaries():
+        layers = len(one.model.layers)
+        if not one.model.weights or layers < 4:
+            continue
+        (whole,) = rank_weights(one.model, deployment())
+        assert sum(stage.bytes for stage in rank_weights(one.model, deployment(pp=3))) >= whole.bytes - 3 * len(
+            whole.parts
+        )
