@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from kvcore.units import GIB, KIB, MIB, format_bytes, format_tokens
 from pages.ui import live_look as look
-from pages.ui.live_plot import Plot, Scale, end_of, legend, nice_above, span_above, steps
+from pages.ui.live_lanes import Bar, Lane, Lanes
+from pages.ui.live_look import Fill
+from pages.ui.live_plot import Drawn, Plot, Scale, nice_above, span_above, steps
 from pages.ui.live_story import CACHE, MODES, RECOMPUTE, Held, Probe, Side, Story, Token
 from pages.ui.theme import Palette
 from pages.ui.variant_curves import spread
@@ -19,41 +21,16 @@ MOST_MARKS = 160
 _NAME_PX = 22
 _OUTLIERS = 0.97
 
-_LANES = """<style>
-.kv-lanes{font-size:max(1rem,15px);line-height:1.3;font-variant-numeric:tabular-nums;margin:.2rem 0 0}
-.kv-lanes p{margin:.5rem 0 .25rem;display:flex;justify-content:space-between;gap:1rem;flex-wrap:wrap}
-.kv-lanes p b{font-weight:600}
-.kv-lanes .lane{position:relative;height:46px;background:var(--s);border-radius:3px;overflow:hidden}
-.kv-lanes .lane i{position:absolute;top:0;bottom:0;min-width:1px;box-shadow:inset -1px 0 0 var(--k)}
-.kv-lanes .lane i.pre{display:flex;align-items:center;justify-content:center;font-style:normal;font-weight:600;
-  color:var(--k);overflow:hidden;white-space:nowrap;box-shadow:inset -2px 0 0 var(--k)}
-.kv-lanes .lane i.odd{opacity:.72}
-.kv-lanes .ends{position:relative;height:1.5rem;margin-top:.25rem;color:var(--m)}
-.kv-lanes .ends span{position:absolute;transform:translateX(-50%);white-space:nowrap}
-.kv-lanes .ends span.first{transform:none}
-.kv-lanes .ends span.last{transform:translateX(-100%)}
-@media (max-width:640px){.kv-lanes .ends span:nth-child(even){display:none}}
-</style>"""
 
-
-def timeline(story: Story, colours: Palette) -> str:
+def timeline(story: Story, colours: Palette) -> Lanes | None:
     """Prefill and each token after it as wide as they took, with and without the cache on one scale."""
-    lanes = [(mode, story.sides[mode]) for mode in MODES if story.sides[mode].prefill]
-    if not lanes:
-        return ""
-    span = span_above(max(side.seconds for _, side in lanes))
-    said = "; ".join(f"{look.SIDE_NAMES[mode]}: {_lane_words(side)}" for mode, side in lanes)
-    body = "".join(_lane(mode, side, span, colours) for mode, side in lanes)
-    marks = steps(span, 5)
-    ends = "".join(
-        f"<span class='{end_of(100 * at / span)}' style='left:{100 * at / span:.2f}%'>{_seconds(at, span)}</span>"
-        for at in marks
-    )
-    tints = f"--m:{colours.muted};--k:{colours.background};--s:{look.soft(colours.muted, 9, colours)}"
-    return (
-        f"{_LANES}<div class='kv-lanes' role='img' aria-label='Time line to scale. {escape(said)}.' style='{tints}'>"
-        f"{body}<div class='ends'>{ends}</div></div>"
-    )
+    sides = [(mode, story.sides[mode]) for mode in MODES if story.sides[mode].prefill]
+    if not sides:
+        return None
+    said = "; ".join(f"{look.SIDE_NAMES[mode]}: {_lane_words(side)}" for mode, side in sides)
+    span = span_above(max(side.seconds for _, side in sides))
+    lanes = [lane for mode, side in sides if (lane := _lane(mode, side, span, colours))]
+    return Lanes(lanes=lanes, span=span, alt=f"Time line to scale. {said}.", colours=colours)
 
 
 def _lane_words(side: Side) -> str:
@@ -66,35 +43,28 @@ def _lane_words(side: Side) -> str:
     return f"{first}, then {plural(len(side.tokens), 'token')} of {middle} each, {look.duration(side.seconds)}"
 
 
-def _lane(mode: str, side: Side, span: float, colours: Palette) -> str:
+def _lane(mode: str, side: Side, span: float, colours: Palette) -> Lane | None:
     if side.prefill is None:
-        return ""
-    colour = look.colour_of(mode, colours)
-    wide = 100 * side.prefill.seconds / span
-    inside = "prefill" if wide >= 9 else ""
-    boxes = [
-        f"<i class='pre' style='left:0;width:{wide:.3f}%;background:{colour}' "
-        f"title='prefill {look.duration(side.prefill.seconds)}'>{inside}</i>"
-    ]
-    start, fill = side.prefill.seconds, look.soft(colour, 58, colours)
+        return None
+    colour, first = look.colour_of(mode, colours), side.prefill
+    bars = [
+        Bar(
+            start=0, seconds=first.seconds, fill=colour, said=f"prefill {look.duration(first.seconds)}", kind="pre",
+            inside="prefill" if first.seconds >= 0.09 * span else "",
+        )
+    ]  # fmt: skip
+    start, fill = first.seconds, look.soft(colour, 58, colours)
     for at, (seconds, count) in enumerate(_bundles(side.tokens)):
-        title = (
-            f"token {side.tokens[min(at * count, len(side.tokens) - 1)].index + 1}: {look.duration(seconds / count)}"
-        )
-        boxes.append(
-            f"<i class='{'odd' if at % 2 else ''}' style='left:{100 * start / span:.3f}%;"
-            f"width:{100 * seconds / span:.3f}%;background:{fill}' title='{title}'></i>"
-        )
+        token = side.tokens[min(at * count, len(side.tokens) - 1)].index + 1
+        said = f"token {token}: {look.duration(seconds / count)}"
+        bars.append(Bar(start=start, seconds=seconds, fill=fill, said=said, kind="odd" if at % 2 else ""))
         start += seconds
-    noun = "new token" if side.prefill.reused else "prompt token"
-    told = f"{plural(side.prefill.tokens, noun)} at once in {look.duration(side.prefill.seconds)}" + (
+    noun = "new token" if first.reused else "prompt token"
+    told = f"{plural(first.tokens, noun)} at once in {look.duration(first.seconds)}" + (
         f", then {plural(len(side.tokens), 'token')}" if side.tokens else ""
     )
-    name = f"<b style='color:{look.text_colour(colour, colours)}'>{look.SIDE_NAMES[mode].capitalize()}</b>"
-    return (
-        f"<p><span>{name} · {told}</span>"
-        f"<b>{look.duration(side.seconds)}</b></p><div class='lane'>{''.join(boxes)}</div>"
-    )
+    name = look.SIDE_NAMES[mode].capitalize()
+    return Lane(name=name, colour=colour, told=told, value=look.duration(side.seconds), bars=bars)
 
 
 def _bundles(tokens: Sequence[Token]) -> list[tuple[float, int]]:
@@ -104,14 +74,8 @@ def _bundles(tokens: Sequence[Token]) -> list[tuple[float, int]]:
     return [(sum(one.seconds for one in group), len(group)) for group in groups]
 
 
-def _seconds(value: float, span: float) -> str:
-    if span < 1:
-        return f"{1000 * value:,.0f} ms"
-    return f"{value:g} s"
-
-
-def latency(story: Story, colours: Palette) -> tuple[str, str] | None:
-    """(chart, legend) of the time of every token over the tokens before it; None before there is one."""
+def latency(story: Story, colours: Palette) -> Drawn | None:
+    """The time of every token over the tokens before it; None before there is one."""
     sides = {mode: story.sides[mode].tokens for mode in MODES if story.sides[mode].tokens}
     if not sides:
         return None
@@ -125,7 +89,6 @@ def latency(story: Story, colours: Palette) -> tuple[str, str] | None:
         x=_growing(first, last), y=y,
         colours=colours, height=300, x_title="tokens in the conversation",
     )  # fmt: skip
-    entries = []
     for mode in (RECOMPUTE, CACHE):
         tokens = sides.get(mode)
         if not tokens:
@@ -135,11 +98,11 @@ def latency(story: Story, colours: Palette) -> tuple[str, str] | None:
         if len(predicted) > 1:
             plot.line(predicted, colours.ink, width=2, dashed=True)
         plot.dots(_marks(tokens), colour, look.SHAPES[mode])
-        entries.insert(0, ("dot" if mode == CACHE else "box", colour, look.SIDE_NAMES[mode]))
+        plot.entries.insert(0, (look.SHAPES[mode], Fill(colour=colour), look.SIDE_NAMES[mode]))
         newest = tokens[-1]
         plot.note(newest.context, min(newest.seconds, y.high), look.duration(newest.seconds), colour)
     if any(one.predicted_s is not None for one in everything):
-        entries.append(("dash", colours.ink, "predicted"))
+        plot.entries.append(("dash", Fill(colour=colours.ink), "predicted"))
     for cut in _cuts(story):
         plot.stop(*cut)
     alt = "Time of each token over the tokens before it. " + "; ".join(
@@ -148,7 +111,7 @@ def latency(story: Story, colours: Palette) -> tuple[str, str] | None:
         f"median {look.duration(median(one.seconds for one in tokens))}"
         for mode, tokens in sides.items()
     )
-    return plot.html(f"{alt}."), legend(entries)
+    return Drawn(plot=plot, alt=f"{alt}.")
 
 
 def _growing(first: int, last: int) -> Scale:
@@ -167,7 +130,7 @@ def _high(tokens: Sequence[Token]) -> float:
 
 def _marks(tokens: Sequence[Token]) -> list[tuple[float, float, str]]:
     size = -(-len(tokens) // MOST_MARKS) or 1
-    found = []
+    found: list[tuple[float, float, str]] = []
     for at in range(0, len(tokens), size):
         group = tokens[at : at + size]
         seconds = median(one.seconds for one in group)
@@ -176,7 +139,7 @@ def _marks(tokens: Sequence[Token]) -> list[tuple[float, float, str]]:
 
 
 def _cuts(story: Story) -> list[tuple[float, str]]:
-    found = []
+    found: list[tuple[float, str]] = []
     for cut in story.truncated:
         tokens = story.sides[cut["mode"]].tokens if cut.get("mode") in story.sides else []
         if tokens:
@@ -225,8 +188,8 @@ def _counts(first: int, last: int) -> tuple[tuple[float, str], ...]:
     return tuple((float(at), f"{at:,}") for at in range(begin, last + 1, step))
 
 
-def held(story: Story, colours: Palette) -> tuple[str, str] | None:
-    """(chart, legend) of the cache's bytes at every token, measured on its tensors, against what was predicted."""
+def held(story: Story, colours: Palette) -> Drawn | None:
+    """The cache's bytes at every token, measured on its tensors, against what was predicted."""
     side = story.cache
     if side.prefill is None or not side.prefill.held.reserved:
         return None
@@ -249,8 +212,9 @@ def held(story: Story, colours: Palette) -> tuple[str, str] | None:
     blue = look.colour_of(CACHE, colours)
     stairs = _stairs([(at, one.reserved) for at, one in points])
     resident = [(float(at), float(one.resident)) for at, one in points]
-    plot.area(stairs, look.hatched(blue, colours))
-    plot.area(resident, look.soft(blue, 55, colours))
+    filled, reserved = Fill(colour=look.soft(blue, 55, colours), edge=blue), look.hatched(blue, colours)
+    plot.area(stairs, reserved)
+    plot.area(resident, filled)
     plot.line(stairs, blue, width=2)
     plot.line(resident, blue, width=3)
     plot.line([(float(at), float(one.predicted_resident)) for at, one in points], colours.ink, width=2, dashed=True)
@@ -266,12 +230,12 @@ def held(story: Story, colours: Palette) -> tuple[str, str] | None:
         f"reserved {format_bytes(newest.reserved)} at the end; "
         f"{'each equal to' if same else 'not everywhere equal to'} what was predicted."
     )
-    entries = [
-        ("box", look.soft(blue, 55, colours), "resident, measured"),
-        ("box", look.hatched(blue, colours), "reserved, measured"),
-        ("dash", colours.ink, "both predicted"),
+    plot.entries += [
+        ("area", filled, "resident, measured"),
+        ("area", reserved, "reserved, measured"),
+        ("dash", Fill(colour=colours.ink), "both predicted"),
     ]
-    return plot.html(alt), legend(entries)
+    return Drawn(plot=plot, alt=alt)
 
 
 def _unique(points: list[tuple[int, Held]]) -> list[tuple[int, Held]]:
@@ -289,8 +253,8 @@ def _stairs(points: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
     return found
 
 
-def probe(story: Story, wanted: Sequence[int], colours: Palette) -> tuple[str, str] | None:
-    """(chart, legend) of one token's time over the context, both axes logarithmic; None before there is a point.
+def probe(story: Story, wanted: Sequence[int], colours: Palette) -> Drawn | None:
+    """One token's time over the context, both axes logarithmic; None before there is a point.
 
     `wanted` are the contexts that are still to come, for which the axis has room from the start.
     """
@@ -300,38 +264,58 @@ def probe(story: Story, wanted: Sequence[int], colours: Palette) -> tuple[str, s
     low = min(_both(probes)) / 1.7
     high = max(_both(probes)) * 2
     plot = Plot(
-        x=_contexts([*wanted, *(one.context for one in probes)]), y=_log_times(low, high), colours=colours, height=320,
-        x_title="tokens before the one that is made",
+        x=_contexts([*wanted, *(one.context for one in probes), *_cut_at(story)]), y=_log_times(low, high),
+        colours=colours, height=320, x_title="tokens before the one that is made",
     )  # fmt: skip
-    entries = []
     for mode in (RECOMPUTE, CACHE):
         mine = sorted((one for one in probes if one.mode == mode), key=lambda one: one.context)
         if not mine:
             continue
         colour = look.colour_of(mode, colours)
         predicted = [(one.context, one.predicted_s) for one in mine if one.predicted_s is not None]
+        plot.spreads([(one.context, *one.spread) for one in mine if one.spread], colour)
         plot.line([(one.context, one.seconds) for one in mine], colour, width=3)
         plot.line(predicted, colours.ink, width=2, dashed=True)
         plot.dots(
-            [(one.context, one.seconds, f"{look.duration(one.seconds)} at {one.context:,} tokens") for one in mine],
-            colour, look.SHAPES[mode],
+            [(one.context, one.seconds, _said(one)) for one in mine], colour, look.SHAPES[mode],
         )  # fmt: skip
         plot.note(mine[-1].context, mine[-1].seconds, look.duration(mine[-1].seconds), colour)
-        entries.insert(0, ("dot" if mode == CACHE else "box", colour, look.SIDE_NAMES[mode]))
+        plot.entries.insert(0, (f"line {look.SHAPES[mode]}", Fill(colour=colour), look.SIDE_NAMES[mode]))
     if any(one.predicted_s is not None for one in probes):
-        entries.append(("dash", colours.ink, "predicted"))
-    for cut in story.truncated:
-        if cut.get("at"):
-            plot.stop(
-                float(cut["at"]), f"{look.SIDE_NAMES.get(cut.get('mode', ''), '')} stopped: {limit_words(cut['why'])}"
-            )
+        plot.entries.append(("dash", Fill(colour=colours.ink), "predicted"))
+    _mark_cuts(plot, story, lambda cut: look.SIDE_NAMES.get(str(cut.get("mode")), ""))
     alt = "Time of one more token over the tokens before it, both axes logarithmic. " + "; ".join(
         f"{look.SIDE_NAMES[mode]}: "
         + ", ".join(f"{look.duration(one.seconds)} at {one.context:,}" for one in probes if one.mode == mode)
         for mode in MODES
         if any(one.mode == mode for one in probes)
     )
-    return plot.html(f"{alt}."), legend(entries)
+    return Drawn(plot=plot, alt=f"{alt}.")
+
+
+def _said(one: Probe, name: str = "") -> str:
+    """What is said of a point on hovering."""
+    head = f"{name}: " if name else ""
+    text = f"{head}{look.duration(one.seconds)} at {one.context:,} tokens"
+    if one.spread is None:
+        return text
+    low, high = one.spread
+    return f"{text}, median of {one.repeats} from {look.duration(low)} to {look.duration(high)}"
+
+
+def _cut_at(story: Story) -> list[int]:
+    return [int(cut["at"]) for cut in story.truncated if cut.get("at")]
+
+
+def _mark_cuts(plot: Plot, story: Story, name_of: Callable[[Mapping[str, Any]], str]) -> None:
+    """An upright where curves were cut off: those that end at one place for one reason share it."""
+    found: dict[tuple[int, str], list[str]] = {}
+    for cut in story.truncated:
+        if cut.get("at"):
+            found.setdefault((int(cut["at"]), limit_words(str(cut.get("why")))), []).append(name_of(cut))
+    for (at, why), names in found.items():
+        who = " and ".join(dict.fromkeys(names)) if len(set(names)) < 3 else f"{len(set(names))} curves"
+        plot.stop(float(at), f"{who} stopped: {why}")
 
 
 def _both(probes: Sequence[Probe]) -> list[float]:
@@ -346,33 +330,35 @@ def _contexts(contexts: Sequence[int], beside: float = 0.2) -> Scale:
     return Scale(low=low, high=high, logarithmic=True, ticks=tuple((float(one), format_tokens(one)) for one in marks))
 
 
-def race(story: Story, wanted: Sequence[int], colours: Palette, shipped: str) -> tuple[str, str] | None:
-    """(chart, legend): time of a token for each attention over the context; None before there is a point."""
+def race(story: Story, wanted: Sequence[int], colours: Palette, shipped: str) -> Drawn | None:
+    """Time of a token for each attention over the context; None before there is a point."""
     probes = story.probes
     if not probes:
         return None
-    y = _milliseconds(max(_both(probes)) * 1.12)
+    y = _milliseconds(max(_both(probes)) * (1.3 if any(one.spread for one in probes) else 1.12))
     plot = Plot(
-        x=_contexts([*wanted, *(one.context for one in probes)], 0.3), y=y, colours=colours, height=340,
-        x_title="tokens before the one that is made",
+        x=_contexts([*wanted, *(one.context for one in probes), *_cut_at(story)], 0.3), y=y, colours=colours,
+        height=340, x_title="tokens before the one that is made",
     )  # fmt: skip
-    entries, said, ends = [], [], []
-    for variant in dict.fromkeys(one.variant for one in probes):
+    said, ends = [], []
+    looks = look.variant_looks([one.variant for one in probes], colours)
+    for at, (variant, (colour, shape)) in enumerate(looks.items()):
         mine = sorted((one for one in probes if one.variant == variant), key=lambda one: one.context)
-        colour, shape = look.variant_look(variant, colours)
         name = look.variant_name(variant, shipped)
-        plot.line([(one.context, one.seconds) for one in mine], colour, width=3)
-        plot.dots(
-            [(one.context, one.seconds, f"{name}: {look.duration(one.seconds)} at {one.context:,}") for one in mine],
-            colour, shape,
-        )  # fmt: skip
-        entries.append(("dot" if shape in ("", "ring") else "box", colour, name))
+        # Side by side, so that one upright does not hide the other.
+        aside = (plot.x.high / plot.x.low) ** (0.008 * (at - (len(looks) - 1) / 2))
+        plot.spreads([(one.context * aside, *one.spread) for one in mine if one.spread], colour)
+        plot.line([(one.context * aside, one.seconds) for one in mine], colour, width=3)
+        plot.dots([(one.context * aside, one.seconds, _said(one, name)) for one in mine], colour, shape)
+        plot.entries.append((f"line {shape}", Fill(colour=colour), name))
         ends.append((mine[-1].seconds, mine[-1].context, f"{name} {look.duration(mine[-1].seconds)}", colour))
         said.append(f"{name} " + ", ".join(f"{look.duration(one.seconds)} at {one.context:,}" for one in mine))
     # Names stand at the last context, for those that have come so far.
     last = max(one.context for one in probes)
     ends = sorted(end for end in ends if end[1] == last)
     places = spread([end[0] for end in ends], _NAME_PX / plot.height * y.high, 0, y.high)
+    beside = last * (plot.x.high / plot.x.low) ** (0.004 * len(looks))
     for (_, _, text, colour), place in zip(ends, places, strict=True):
-        plot.note(last, place, text, colour, wide=True)
-    return plot.html(f"Time of a token by attention. {'; '.join(said)}."), legend(entries)
+        plot.note(beside, place, text, colour, wide=True)
+    _mark_cuts(plot, story, lambda cut: look.variant_name(str(cut.get("variant") or ""), shipped))
+    return Drawn(plot=plot, alt=f"Time of a token by attention. {'; '.join(said)}.")

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from pages.ui.live_story import CACHE, RECOMPUTE
 from pages.ui.theme import Palette
 
 SIDE_NAMES = {CACHE: "with the cache", RECOMPUTE: "without it, recomputed"}
-SHAPES = {CACHE: "", RECOMPUTE: "square"}
+SHAPES = {CACHE: "dot", RECOMPUTE: "square"}
+MARKS = ("dot", "square", "diamond", "ring")
 # Colour and mark of each attention in a race, by the word that its name begins with.
-_VARIANTS = {"mha": (1, ""), "shipped": (0, "ring"), "gqa": (0, ""), "mqa": (2, "square"), "mla": (3, "diamond"),
+_VARIANTS = {"mha": (1, "dot"), "shipped": (0, "ring"), "gqa": (0, "dot"), "mqa": (2, "square"), "mla": (3, "diamond"),
              "sliding": (4, "ring")}  # fmt: skip
 _SPARE = (5, "square")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fill:
+    """How an area is filled: a colour, with stripes of another one; `edge` is the line above it."""
+
+    colour: str
+    stripe: str = ""
+    edge: str = ""
+
+    @property
+    def css(self) -> str:
+        if not self.stripe:
+            return self.colour
+        return f"repeating-linear-gradient(135deg,{self.stripe} 0 2px,{self.colour} 2px 8px)"
 
 
 def colour_of(mode: str, colours: Palette) -> str:
@@ -20,24 +39,38 @@ def colour_of(mode: str, colours: Palette) -> str:
 
 def soft(colour: str, share: int, colours: Palette) -> str:
     """That much percent of a colour on the background."""
-    return f"color-mix(in srgb,{colour} {share}%,{colours.background})"
+    return _mixed(colour, colours.background, share / 100)
+
+
+def _mixed(one: str, other: str, share: float) -> str:
+    pairs = ((int(one[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(share * first + (1 - share) * second):02X}" for first, second in pairs)
 
 
 def text_colour(colour: str, colours: Palette) -> str:
     """A colour moved towards the ink until text in it can be read (4.5:1)."""
-    pairs = ((int(colour[at : at + 2], 16), int(colours.ink[at : at + 2], 16)) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(0.72 * one + 0.28 * ink):02X}" for one, ink in pairs)
+    return _mixed(colour, colours.ink, 0.72)
 
 
-def hatched(colour: str, colours: Palette) -> str:
+def hatched(colour: str, colours: Palette) -> Fill:
     """A fill for what is reserved and not yet used."""
-    return f"repeating-linear-gradient(135deg,{soft(colour, 34, colours)} 0 2px,{soft(colour, 12, colours)} 2px 8px)"
+    return Fill(colour=soft(colour, 12, colours), stripe=soft(colour, 34, colours), edge=colour)
 
 
 def variant_look(variant: str, colours: Palette) -> tuple[str, str]:
     """(colour, shape of the marks) of an attention."""
     at, shape = _VARIANTS.get(variant.partition(":")[0], _SPARE)
     return colours.series[at], shape
+
+
+def variant_looks(variants: Sequence[str], colours: Palette) -> dict[str, tuple[str, str]]:
+    """The same for those of one chart: of two in one colour, each has a mark of its own while there are marks."""
+    found: dict[str, tuple[str, str]] = {}
+    for variant in dict.fromkeys(variants):
+        colour, shape = variant_look(variant, colours)
+        taken = {one for other, one in found.values() if other == colour}
+        found[variant] = (colour, next((one for one in (shape, *MARKS) if one not in taken), shape))
+    return found
 
 
 def variant_name(variant: str, shipped: str = "") -> str:

@@ -10,6 +10,8 @@ import streamlit as st
 from kvcore.live.link import PROBE_CHOICES, RACE_CHOICES
 from pages.ui import cards, live_charts, live_controls, live_look, live_machine, live_state, theme
 from pages.ui import live_words as words
+from pages.ui.live_lanes import Lanes
+from pages.ui.live_plot import Drawn
 from pages.ui.live_state import PROBE, RACE, RUN, Result
 from pages.ui.live_story import CACHE, RECOMPUTE, Story
 from pages.ui.plain import plain
@@ -101,9 +103,13 @@ def _head(colours: theme.Palette) -> None:
     with left, st.container(key="live_answer"):
         st.html(_answer(result))
     with right, st.container(key="live_timeline", gap="xsmall"):
-        st.subheader(words.timeline_title(story), anchor=False)
+        title = words.timeline_title(story)
+        st.subheader(title, anchor=False)
         drawn = live_charts.timeline(story, colours)
-        st.html(drawn or "<p>The prompt is read first: a wide bar. After it a tick for each token.</p>")
+        if result is None or drawn is None:
+            st.html("<p>The prompt is read first: a wide bar. After it a tick for each token.</p>")
+        else:
+            picture("timeline", title, drawn, words.source(result), result.finished)
 
 
 def _status(kind: str, result: Result | None) -> None:
@@ -122,9 +128,11 @@ def _status(kind: str, result: Result | None) -> None:
         st.caption(f":material/radio_button_checked: {said}")
     if result is not None:
         for cut in result.story.truncated:
-            mode = live_look.SIDE_NAMES.get(str(cut.get("mode")), "")
+            name = live_look.SIDE_NAMES.get(str(cut.get("mode")), "")
+            if kind == RACE:
+                name = f"of {live_look.variant_name(str(cut.get('variant') or ''))}"
             why = live_charts.limit_words(str(cut.get("why")))
-            st.caption(f"The curve {mode} ends early, at {cut.get('at', 0):,} tokens: {why}.")
+            st.caption(f"The curve {plain(name)} ends early, before {cut.get('at', 0):,} tokens: {why}.")
 
 
 def _answer(result: Result | None) -> str:
@@ -184,12 +192,24 @@ def _curves(colours: theme.Palette) -> None:
     ):
         with column, st.container(key=key, gap="xsmall"):
             st.subheader(title, anchor=False)
-            if drawn is None:
+            if result is None or drawn is None:
                 st.caption("Appears with the first tokens.")
             else:
-                chart, names = drawn
-                st.html(names)
-                st.html(chart)
+                picture(key.removeprefix("live_"), title, drawn, words.source(result), result.finished)
+
+
+def picture(name: str, title: str, chart: Drawn | Lanes, source: str, finished: bool) -> None:
+    """A chart, its legend, and once nothing moves any more a button that gives it as a file."""
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"live_{name}_head"):
+        if isinstance(chart, Drawn):
+            st.html(chart.legend)
+        if finished:
+            st.download_button(
+                "SVG", lambda: chart.svg(title, source).encode(), f"kv-live-{name}.svg", "image/svg+xml",
+                key=f"live_{name}_svg", on_click="ignore", type="tertiary", icon=":material/download:",
+                help="This chart as a file: SVG, from the same figures.",
+            )  # fmt: skip
+    st.html(chart.html)
 
 
 def probe(off: str, colours: theme.Palette) -> None:
@@ -214,20 +234,24 @@ def _probe(colours: theme.Palette) -> None:
     result = live_state.results().get(PROBE)
     _status(PROBE, result)
     drawn = live_charts.probe(result.story, result.job.get("contexts", ()), colours) if result else None
-    if drawn is None:
-        st.caption("One step at each context, with the cache and recomputing everything. It takes seconds.")
+    if result is None or drawn is None:
+        st.caption(
+            "A few steps at each context, with the cache and recomputing everything: seconds up to 1,024 tokens, "
+            "a minute or more at 4,096."
+        )
         return
-    chart, names = drawn
     with st.container(key="live_probe_chart", gap="xsmall"):
-        st.html(names)
-        st.html(chart)
+        title = words.probe_title(result.story.probes)
+        picture("probe", title, drawn, words.source(result), result.finished)
+        if said := words.repeats(result.story.probes):
+            st.caption(said)
 
 
 def race(off: str, colours: theme.Palette) -> None:
     """Attention variants against each other, with random weights of the same shape."""
     result = live_state.results().get(RACE)
     shipped = live_machine.shipped_attention()
-    st.subheader(words.race_title(result.story.probes if result else (), shipped), anchor=False)
+    st.subheader(plain(words.race_title(result.story.probes if result else (), shipped)), anchor=False)
     with st.container(key="live_race_row"):
         pick, contexts, button = st.columns([4, 3, 1.4], vertical_alignment="bottom", gap="small")
     listed, refused = live_controls.race_choices()
@@ -249,13 +273,14 @@ def _race(colours: theme.Palette, shipped: str) -> None:
     result = live_state.results().get(RACE)
     _status(RACE, result)
     drawn = live_charts.race(result.story, result.job.get("contexts", ()), colours, shipped) if result else None
-    if drawn is None:
+    if result is None or drawn is None:
         st.caption(
             "Each attention with random weights in the live model's shape: what is timed is real, what it writes means "
             "nothing and is not shown."
         )
         return
-    chart, names = drawn
     with st.container(key="live_race_chart", gap="xsmall"):
-        st.html(names)
-        st.html(chart)
+        title = words.race_title(result.story.probes, shipped)
+        picture("race", title, drawn, words.source(result), result.finished)
+        if said := words.repeats(result.story.probes):
+            st.caption(said)

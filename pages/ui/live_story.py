@@ -53,13 +53,23 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One measured step at one context."""
+    """One measured step at one context: the median of `repeats`, of which the fastest and the slowest are known."""
 
     mode: str
     variant: str
     context: int
     seconds: float
     predicted_s: float | None
+    repeats: int = 0
+    low_s: float | None = None
+    high_s: float | None = None
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """The fastest and the slowest of its times, or None where there was one, or that is not known."""
+        if self.repeats < 2 or self.low_s is None or self.high_s is None:
+            return None
+        return self.low_s, self.high_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -202,6 +212,9 @@ def _take(story: Story, event: Mapping[str, Any]) -> None:
                 context=int(event["context"]),
                 seconds=float(event["seconds"]),
                 predicted_s=_maybe(event.get("predicted_s")),
+                repeats=int(event.get("repeats") or 0),
+                low_s=_maybe(event.get("low_s")),
+                high_s=_maybe(event.get("high_s")),
             )
         )
     elif name == "truncated":

@@ -65,23 +65,46 @@ def model_line(story: Story) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _attention(name: str) -> str:
-    return "" if name == "shipped" else f"attention {plain(variant_name(name))}"
-
-
 def _stored(weight_format: str) -> str:
     """A weight format; the small ones are for decode, and the prefill keeps its own in 16 bits."""
     return f"{weight_format} for decode and bf16 for prefill" if weight_format in ("int8", "int4") else weight_format
 
 
+def source(result: Result) -> str:
+    """What a chart's file says of its figures: model, formats, machine, and whether it is a recording. No markup."""
+    story = result.story
+    ready = story.ready
+    weights = "real" if ready.get("weights") == "real" and result.kind != "race" else "random"
+    host = str(story.host.get("device_name") or "")
+    when = f"recorded {result.record.made_at[:10]}" if result.record else str(story.host.get("measured_at") or "")[:10]
+    parts = [
+        str(ready.get("title") or ready.get("model") or ""),
+        f"cut to {ready['layers']} of {ready['cut_from']} layers" if ready.get("cut_from") else "",
+        f"{weights} weights in {_stored(str(ready.get('weight_format')))}" if ready else "",
+        f"cache in {ready.get('kv_format')}" if ready else "",
+        f"attention {variant_name(str(ready['attention']))}"
+        if result.kind != "race" and ready.get("attention") not in (None, "shipped")
+        else "",
+        host,
+        _device(story),
+        when,
+        "KV Cache Explorer",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
 def device_words(story: Story) -> str:
-    """The device, its threads and the bandwidth that was measured on it."""
+    """The device, its threads and the bandwidth that was measured on it, as markdown."""
+    return plain(_device(story))
+
+
+def _device(story: Story) -> str:
     ready, host = story.ready, story.host
     device = str(ready.get("device") or host.get("device") or "")
     name = _DEVICES.get(device.partition(":")[0], device)
     threads = f", {plural(int(ready['threads']), 'thread')}" if device == "cpu" and ready.get("threads") else ""
     band = host.get("read_bandwidth_bytes_per_s")
-    return f"{plain(name)}{threads}" + (f", reads {band / 1e9:.3g} GB/s" if band else "")
+    return f"{name}{threads}" + (f", reads {band / 1e9:.3g} GB/s" if band else "")
 
 
 def recording_words(result: Result) -> str:
@@ -260,8 +283,22 @@ def probe_title(probes: Sequence[Probe]) -> str:
     )
 
 
+def repeats(probes: Sequence[Probe]) -> str:
+    """How often the points were timed, and what their uprights are; empty where that is not known."""
+    counts = sorted({one.repeats for one in probes if one.repeats})
+    if not counts:
+        return ""
+    if counts == [1]:
+        return "Each point was timed once."
+    many = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    return (
+        f"Each point is the median of {many} timings, few enough for a neighbour on the machine to show: "
+        "the thin uprights reach from the fastest to the slowest."
+    )
+
+
 def race_title(probes: Sequence[Probe], shipped: str) -> str:
-    """What the race shows."""
+    """What the race shows; no markdown."""
     if not probes:
         return "Which attention is fastest as the conversation grows?"
     last = max(one.context for one in probes)
@@ -269,7 +306,7 @@ def race_title(probes: Sequence[Probe], shipped: str) -> str:
     if len(there) < 2:
         return f"The race at {last:,} tokens"
     best, worst = there[0], there[-1]
-    first, second = (plain(variant_name(one.variant, shipped)) for one in (best, worst))
+    first, second = (variant_name(one.variant, shipped) for one in (best, worst))
     ratio = times(worst.seconds / best.seconds)
     return f"At {last:,} tokens {first} takes {duration(best.seconds)}, {second} {duration(worst.seconds)}: {ratio}"
 

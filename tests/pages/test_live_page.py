@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -14,6 +16,7 @@ from streamlit.testing.v1 import AppTest
 from kvcore.live import runs
 from kvcore.live.link import PROMPT
 from pages.ui import live_charts, live_plot, live_replay, live_state, live_words, theme
+from pages.ui import live_look as look
 from pages.ui.live_look import duration, times
 from pages.ui.live_story import Story, tell
 from tests.pages.live_fake import HOST, TOKEN_BYTES, FakeQueue, events_of
@@ -461,8 +464,9 @@ def test_charts_of_half_a_story(colours: theme.Palette) -> None:
     for count in range(len(events) + 1):
         story = tell(events[:count])
         for made in (live_charts.latency(story, colours), live_charts.held(story, colours)):
-            assert made is None or all("NaN" not in part for part in made)
-        live_charts.timeline(story, colours)
+            assert made is None or "NaN" not in made.html + made.legend + made.svg("title", "source")
+        lanes = live_charts.timeline(story, colours)
+        assert lanes is None or "NaN" not in lanes.html + lanes.svg("title", "source")
         live_words.cards(story, False)
         for words in (live_words.timeline_title, live_words.latency_title, live_words.held_title):
             assert words(story)
@@ -471,8 +475,10 @@ def test_charts_of_half_a_story(colours: theme.Palette) -> None:
 def test_many_tokens_are_drawn_as_few_marks() -> None:
     drawn = live_charts.latency(told(new_tokens=2000), theme.LIGHT)
     assert drawn is not None
-    assert drawn[0].count("<i ") <= live_charts.MOST_MARKS + 1
-    assert live_charts.timeline(told(new_tokens=2000), theme.LIGHT).count("<i ") <= live_charts.MOST_MARKS + 1
+    assert drawn.html.count("<i ") <= live_charts.MOST_MARKS + 1
+    lanes = live_charts.timeline(told(new_tokens=2000), theme.LIGHT)
+    assert lanes is not None
+    assert lanes.html.count("<i ") <= live_charts.MOST_MARKS + 1
 
 
 def test_a_truncated_curve_is_marked() -> None:
@@ -480,7 +486,160 @@ def test_a_truncated_curve_is_marked() -> None:
     cut = {"event": "truncated", "mode": "recompute", "why": "time", "at": 50}
     drawn = live_charts.latency(tell([*events, cut]), theme.LIGHT)
     assert drawn is not None
-    assert "stopped here: time budget" in drawn[0]
+    assert "stopped here: time budget" in drawn.html
+    assert "stopped here: time budget" in drawn.svg("title", "source")
+
+
+def test_a_probe_and_a_race_that_the_time_cut_off_say_where() -> None:
+    """Also in a recording, which does not say what was wanted: the axis reaches to the place of the cut."""
+    events = [event for _, event in events_of({"job": "probe", "contexts": [16, 256]})]
+    cut = {"event": "truncated", "mode": "recompute", "variant": "shipped", "why": "time", "at": 4096}
+    drawn = live_charts.probe(tell([*events[:-1], cut]), (), theme.LIGHT)
+    assert drawn is not None
+    assert "without it, recomputed stopped: time budget" in drawn.html
+    assert [text for _, text in drawn.plot.x.ticks] == ["16", "256", "4K"]
+    events = [event for _, event in events_of({"job": "race", "variants": ["mha", "mqa", "mla"], "contexts": [128]})]
+    cuts = [{**cut, "mode": "cache", "variant": name, "why": why} for name, why in (("mha", "time"), ("mqa", "time"))]
+    drawn = live_charts.race(tell([*events[:-1], *cuts]), (), theme.LIGHT, "")
+    assert drawn is not None
+    assert "MHA and MQA stopped: time budget" in drawn.html
+
+
+def timed(**job: object) -> list[dict[str, object]]:
+    """Points that were timed five times, from a tenth less to a half more than their median."""
+    points = [event for _, event in events_of(job) if event["event"] == "probe"]
+    return [one | {"repeats": 5, "low_s": 0.9 * one["seconds"], "high_s": 1.5 * one["seconds"]} for one in points]
+
+
+def test_few_timings_show_their_spread_and_say_how_many() -> None:
+    story = tell(timed(job="race", variants=["mha", "mqa"], contexts=[128, 1024]))
+    drawn = live_charts.race(story, (), theme.LIGHT, "")
+    assert drawn is not None
+    assert drawn.html.count("<div class='w'") == 2
+    assert drawn.html.count(" tokens, median of 5 from ") == 4
+    assert "median of 5 timings" in live_words.repeats(story.probes)
+    mixed = [*story.probes, tell(timed(job="probe", contexts=[16])).probes[0]]
+    assert live_words.repeats([dataclasses.replace(mixed[-1], repeats=1), *mixed]).startswith(
+        "Each point is the median of 1 to 5 timings"
+    )
+    # What was recorded before that was kept says nothing, and shows nothing.
+    old = tell(event for _, event in events_of({"job": "race", "variants": ["mha"], "contexts": [128]}))
+    assert live_words.repeats(old.probes) == ""
+    assert "class='w'" not in live_charts.race(old, (), theme.LIGHT, "").html  # type: ignore[union-attr]
+
+
+def test_an_upright_stands_where_its_times_are() -> None:
+    scale = live_plot.Scale(low=0, high=10, ticks=())
+    plot = live_plot.Plot(x=scale, y=scale, colours=theme.LIGHT)
+    plot.spreads([(5, 2, 8), (5, 1, 12)], "#0072B2")
+    # From 8 down to 2 of 10, and beyond the top from 10 down to 1.
+    assert re.findall(r"class='(\w*)' style='left:50.00%;top:([\d.]+)%;height:([\d.]+)%", plot.marks[0]) == [
+        ("", "20.00", "60.00"), ("open", "0.00", "90.00"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("colours", [theme.LIGHT, theme.DARK])
+def test_a_legend_has_the_marks_of_its_chart(colours: theme.Palette) -> None:
+    names = ["mha", "shipped", "gqa:3", "gqa:5", "mqa", "mla:8+4", "sliding:256", "sliding:1024"]
+    events = [{"event": "probe", "mode": "cache", "variant": one, "context": 64, "seconds": 0.04} for one in names]
+    race = live_charts.race(tell(events), (), colours, "")
+    probe = live_charts.probe(
+        tell(event for _, event in events_of({"job": "probe", "contexts": [16, 64]})), (), colours
+    )
+    tokens = live_charts.latency(told(new_tokens=4, also_recompute=True), colours)
+    for drawn in (race, probe, tokens):
+        assert drawn is not None
+        marks = set(re.findall(r"class='d (\w+)' style='color:(#\w+)'", drawn.html))
+        listed = re.findall(r"<i class='m (?:line )?(\w+)' style='color:(#\w+)'", drawn.legend)
+        assert set(listed) == marks
+        assert len(listed) == len(marks)
+    # A line in the chart is a line in the legend; tokens are marks alone.
+    assert race.legend.count("'m line ") == 8  # type: ignore[union-attr]
+    assert "'m line " not in tokens.legend  # type: ignore[union-attr]
+    # Two windows have one colour and two marks.
+    looks = look.variant_looks(names, colours)
+    assert looks["sliding:256"][0] == looks["sliding:1024"][0]
+    assert len(set(looks.values())) == len(names)
+
+
+# --- files of charts ---------------------------------------------------------------------------------------------
+
+
+EVIL = "<script>alert(1)</script>\x00\ud800 'a' & \"b\" ]]>"
+
+
+def test_every_chart_is_a_file_that_stands_alone() -> None:
+    story = told(new_tokens=30, also_recompute=True)
+    probe, race = (
+        tell(timed(job="probe", contexts=[16, 64])),
+        tell(timed(job="race", variants=["mha", "mla"], contexts=[128, 1024])),
+    )
+    found = (
+        live_charts.timeline(story, theme.LIGHT), live_charts.latency(story, theme.DARK), live_charts.held(story, theme.LIGHT),
+        live_charts.probe(probe, (), theme.LIGHT), live_charts.race(race, (), theme.DARK, EVIL),
+    )  # fmt: skip
+    for drawn in found:
+        assert drawn is not None
+        text = drawn.svg(EVIL, EVIL)
+        root = ElementTree.fromstring(text.encode())
+        kinds = {one.tag.removeprefix("{http://www.w3.org/2000/svg}") for one in root.iter()}
+        assert kinds <= {
+            "svg",
+            "title",
+            "desc",
+            "defs",
+            "pattern",
+            "rect",
+            "text",
+            "tspan",
+            "polyline",
+            "polygon",
+            "circle",
+            "g",
+        }
+        names = {name for one in root.iter() for name in one.attrib}
+        assert not {name for name in names if name.startswith("on") or "href" in name or name == "style"}
+        assert "color-mix" not in text
+        assert "var(" not in text
+        title = root.find("{http://www.w3.org/2000/svg}title")
+        assert title is not None
+        assert title.text == EVIL.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
+
+
+def test_a_file_has_the_figures_of_the_chart() -> None:
+    drawn = live_charts.probe(tell(timed(job="probe", contexts=[16, 1024])), (), theme.LIGHT)
+    assert drawn is not None
+    text = drawn.svg("At 1,024 tokens", "SmolLM2")
+    # Two curves with two points each, two dashed ones that were predicted, and two thin uprights for each curve.
+    assert text.count("<circle ") == 2 + 1
+    assert text.count("stroke-dasharray='9 6'") == 2 + 1
+    assert text.count("<g opacity='0.6'>") == 2
+    # (38.9 + 6.3) ms and (30 + 1,433.6 + 125.8) ms, each 0.5% more by the noise of this place.
+    for words in ("45 ms", "1.6 s", "tokens before the one that is made", "with the cache", "predicted", "SmolLM2"):
+        assert f">{words}" in text, words
+
+
+def test_the_bars_of_a_file_are_to_scale() -> None:
+    story = told(new_tokens=3)
+    lanes = live_charts.timeline(story, theme.LIGHT)
+    assert lanes is not None
+    boxes = re.findall(r"<rect x='([\d.]+)' y='[\d.]+' width='([\d.]+)' height='46.00'", lanes.svg("a", "b"))
+    # 912 pixels of lane, and a pixel between one bar and the next.
+    whole, *bars = [float(width) for _, width in boxes]
+    assert whole == 912
+    wanted = [story.cache.prefill.seconds, *(one.seconds for one in story.cache.tokens)]  # type: ignore[union-attr]
+    assert bars == pytest.approx([912 * one / lanes.span - 1 for one in wanted], abs=0.01)
+
+
+def test_what_is_shown_can_be_had_as_files(queue: FakeQueue) -> None:
+    at = open_page()
+    keys = [f"live_{name}_svg" for name in ("timeline", "latency", "held", "probe", "race")]
+    assert [one.key for one in at.get("download_button") if one.key in keys] == keys
+    click(at, "live_run")
+    queue.last.step(8)
+    ran(at.run())
+    # While it runs a chart changes four times a second.
+    assert [one.key for one in at.get("download_button") if one.key in keys] == keys[3:]
 
 
 def test_bytes_that_differ_from_the_prediction_are_said() -> None:
@@ -499,7 +658,8 @@ def test_random_weights_are_marked_everywhere() -> None:
 def test_the_timeline_is_to_scale() -> None:
     story = told(new_tokens=5)
     drawn = live_charts.timeline(story, theme.LIGHT)
-    widths = [float(one) for one in re.findall(r"width:([\d.]+)%", drawn)]
+    assert drawn is not None
+    widths = [float(one) for one in re.findall(r"width:([\d.]+)%", drawn.html.partition("</style>")[2])]
     span = live_plot.span_above(story.cache.seconds)
     wanted = [story.cache.prefill.seconds, *(one.seconds for one in story.cache.tokens)]  # type: ignore[union-attr]
     assert widths == pytest.approx([100 * one / span for one in wanted], abs=0.01)
@@ -524,9 +684,8 @@ def test_factors_and_axes() -> None:
 
 
 def test_the_host_is_told_without_its_owner() -> None:
-    assert "18.9 GB/s" in live_words.device_words(
-        tell([{"event": "host", "host": HOST}, {"event": "ready", "device": "cpu", "threads": 1}])
-    )
+    story = tell([{"event": "host", "host": HOST}, {"event": "ready", "device": "cpu", "threads": 1}])
+    assert "18.9 GB/s" in rendered(live_words.device_words(story))
 
 
 def test_the_page_never_loads_torch() -> None:
