@@ -37,9 +37,10 @@ def test_a_row_holds_together(one: module.System) -> None:
         (one.network_link, ("network",)),
     ):
         assert link is None or link.kind in kinds
-    # Its own fabric is the one that hardware.csv gives the GPU.
+    # Its own fabric is the one that hardware.csv gives the GPU; a pair has one of its links where it has one a peer.
     if one.gpu_link is not None and one.gpu_link.kind == "gpu<->gpu" and one.gpu.link_id:
-        assert one.gpu_link_id == one.gpu.link_id
+        pair = f"{one.gpu.link_id}-p2p" if one.gpus == 2 else one.gpu.link_id
+        assert one.gpu_link_id in (one.gpu.link_id, pair)
 
 
 @pytest.mark.parametrize(
