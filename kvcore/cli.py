@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvcore import cli_engine, cli_live, cli_log, cli_variants
+from kvcore import cli_engine, cli_live, cli_log, cli_plan, cli_variants
 from kvcore.cli_options import Parser, add_model_options, read_batch, term_as_dict
 from kvcore.errors import KVCoreError, UnitError
 from kvcore.model.model import Model
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options, unknown = _parser().parse_known_args(given)
         options.unknown = unknown
-        if unknown and options.command != "engine":
+        if unknown and options.command not in ("engine", "plan"):
             raise UnitError(f"unrecognized arguments: {' '.join(unknown)[:200]}")
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
@@ -84,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sweep(commands)
     cli_variants.add(commands)
     cli_engine.add(commands)
+    cli_plan.add(commands)
     cli_log.add(commands)
     cli_live.add(commands)
     return parser

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
 from typing import Any
 
-from kvcore.cli_options import Parser, add_model_options, term_as_dict
-from kvcore.engines.base import Capacity, Common, Engine, Layout, Option
+from kvcore.cli_options import add_model_options, engine_values, read_memory, read_ranks, term_as_dict
+from kvcore.engines.base import Capacity, Common, Layout
 from kvcore.engines.registry import NAMES, engine
-from kvcore.errors import UnitError
-from kvcore.units import GIB, format_bytes, parse_tokens
+from kvcore.units import format_bytes, parse_tokens
 
 
 def add(commands: Any) -> None:
@@ -49,76 +47,21 @@ def _run(options: argparse.Namespace) -> None:
     common = Common(
         max_model_len=None if options.max_model_len is None else parse_tokens(options.max_model_len),
         kv_dtype=options.kv_dtype,
-        tp=_ranks(options.tp, "--tp"),
-        pp=_ranks(options.pp, "--pp"),
-        dcp=_ranks(options.dcp, "--dcp"),
+        tp=read_ranks(options.tp, "--tp"),
+        pp=read_ranks(options.pp, "--pp"),
+        dcp=read_ranks(options.dcp, "--dcp"),
         gpu=None if options.gpu is None else accelerator(options.gpu),
         platform=options.platform,
         version=options.engine_version,
     )
-    settings = chosen.settings(model, common, _values(chosen, options.unknown))
+    settings = chosen.settings(model, common, engine_values(chosen, options.unknown))
     layout = chosen.layout(model, settings)
-    memory = _memory(options.kv_bytes, options.kv_gib)
+    memory = read_memory(options.kv_bytes, options.kv_gib)
     capacity = None if memory is None else chosen.capacity(model, settings, memory)
     if options.json:
         print(json.dumps(engine_as_dict(layout, capacity)))
     else:
         print(engine_as_text(layout, capacity, chosen.flags(model, settings)))
-
-
-def _values(chosen: Engine, words: list[str]) -> Mapping[str, Any]:
-    """This engine's own options, by field, from the words that the command itself did not know."""
-    parser = Parser(prog=f"engine {chosen.name}", add_help=False, allow_abbrev=False)
-    for option in chosen.options:
-        if option.kind == "switch":
-            parser.add_argument(option.flag, dest=option.field, action="store_true", default=None)
-        else:
-            parser.add_argument(option.flag, dest=option.field)
-    given = vars(parser.parse_args(words))
-    return {
-        option.field: _read(option, given[option.field]) for option in chosen.options if given[option.field] is not None
-    }
-
-
-def _read(option: Option, text: Any) -> Any:
-    if option.kind == "switch":
-        return True
-    if option.choices and text not in option.choices:
-        raise UnitError(f"{option.flag}: {text[:20]!r} is not one of {', '.join(option.choices)}")
-    if option.kind == "integer":
-        return parse_tokens(text)
-    if option.kind == "fraction":
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0 <= value <= 1:
-            raise UnitError(f"{option.flag}: {text[:20]!r} is not a number within 0 … 1")
-        return value
-    return text
-
-
-def _ranks(text: str, name: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 5 or int(text) < 1:
-        raise UnitError(f"{name}: {text[:20]!r} is not a number of ranks")
-    return int(text)
-
-
-def _memory(kv_bytes: str | None, kv_gib: str | None) -> int | None:
-    if kv_bytes is not None and kv_gib is not None:
-        raise UnitError("--kv-bytes and --kv-gib say the same thing; give one of them")
-    text = kv_bytes if kv_bytes is not None else kv_gib
-    if text is None:
-        return None
-    try:
-        value = float(text.replace(",", "").replace("_", ""))
-    except ValueError:
-        value = -1.0
-    limit = 2**50
-    total = value * (1 if kv_bytes is not None else GIB)
-    if not 0 <= total <= limit:
-        raise UnitError(f"memory for the cache: {text[:20]!r} is not a size within 0 … 1,048,576 GiB")
-    return int(total)
 
 
 def engine_as_dict(layout: Layout, capacity: Capacity | None) -> dict[str, Any]:

@@ -1,0 +1,245 @@
+"""`python -m kvcore plan MODEL --gpu ID --context N`: does it fit, for how many users, what binds, what would help."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kvcore.cli_options import add_model_options, engine_values, read_memory, read_ranks
+from kvcore.cli_plan_form import plan_as_dict, plan_as_text, split_words
+from kvcore.engines.registry import NAMES, engine
+from kvcore.errors import EngineError, PlanError, UnitError
+from kvcore.units import MAX_BATCH, parse_tokens
+
+if TYPE_CHECKING:
+    from kvcore.model.model import Model
+    from kvcore.plan.deployment import Deployment
+    from kvcore.plan.plan import Plan
+
+# Options of one engine that every deployment has under a name of its own, by the field of the engine's settings.
+_OWN_NAMES = {
+    "mem_fraction_static": "utilization",
+    "free_gpu_memory_fraction": "utilization",
+    "max_running_requests": "max_num_seqs",
+    "chunked_prefill_size": "max_num_batched_tokens",
+    "num_speculative_tokens": "speculative_tokens",
+    "disable_cuda_graph": "enforce_eager",
+    "enable_dp_attention": "dp_attention",
+    "enable_attention_dp": "dp_attention",
+}
+
+
+def add(commands: Any) -> None:
+    """Add the command; each engine's own options are read once it is known which engine is meant."""
+    command = commands.add_parser(
+        "plan",
+        help="whether a model fits on given GPUs, for how many users, and what to change",
+        epilog="The engine's own options keep its own names.",
+        allow_abbrev=False,
+    )
+    command.add_argument("model", help="config.json, folder, .gguf, catalogue id, or - for a config.json on stdin")
+    command.add_argument("--gpu", required=True, help="accelerator id, such as h100-sxm")
+    command.add_argument("--gpus", help="how many in all; without --tp the first split that is valid is taken")
+    command.add_argument("--context", required=True, help="tokens of the longest request: 8192, 8K, 1M")
+    command.add_argument("--engine", default="vllm", help=", ".join(NAMES))
+    command.add_argument("--engine-version", help="the version whose rules are meant")
+    for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("dcp", "decode context"), ("dp", "data")):
+        command.add_argument(f"--{name}", help=f"{what} parallel ranks")
+    command.add_argument("--expert-parallel", action="store_true", help="split experts whole over the ranks")
+    command.add_argument("--dp-attention", action="store_true", help="attention data-parallel, experts over all ranks")
+    command.add_argument("--kv-dtype", default="auto", help="cache format; auto is the engine's own rule")
+    command.add_argument("--weight-format", help="format of the weights; the stored one unless said")
+    command.add_argument("--users", help="requests at once that must fit")
+    command.add_argument(
+        "--utilization", "--gpu-memory-utilization", help="the engine's share of the memory, within 0 … 1"
+    )
+    command.add_argument("--max-num-seqs", help="most requests of a step")
+    command.add_argument("--max-num-batched-tokens", help="most tokens of a step")
+    command.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs")
+    command.add_argument("--no-prefix-caching", action="store_true", help="keep no past prompts")
+    command.add_argument("--speculative-tokens", help="tokens that are proposed for each step")
+    command.add_argument("--kv-bytes", "--kv-cache-memory-bytes", help="memory for the cache on each GPU, in bytes")
+    command.add_argument("--kv-gib", help="the same in GiB, as a log prints it")
+    command.add_argument("--as", dest="variant", help="a counterfactual: mha, gqa:8, mqa, mla, sliding:4096/6, …")
+    add_model_options(command)
+    command.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from kvcore import sources
+    from kvcore.plan.plan import make_plan
+    from kvcore.variants import variant
+
+    users = None if options.users is None else _count(options.users, "--users", MAX_BATCH)
+    # What is wrong whatever the model is said before anything is read or fetched.
+    wanted = _deployment(options)
+    model = sources.load(options.model, hub=options.hub, upper_bound=options.upper_bound, stdin=sys.stdin).model
+    model = model if options.variant is None else variant(model, options.variant)
+    deployment = _split(model, wanted, options, users)
+    plan = make_plan(model, deployment, users)
+    if plan.refused:
+        raise _refusal(plan)
+    if options.json:
+        print(json.dumps(plan_as_dict(plan)))
+    else:
+        print(plan_as_text(plan))
+
+
+def _deployment(options: argparse.Namespace) -> Deployment:
+    """What was asked for, before the GPUs are split; UnitError, EngineError or HardwareError for what cannot be."""
+    from kvcore.formats import kv_format
+    from kvcore.hardware import accelerator
+    from kvcore.plan.deployment import Deployment
+    from kvcore.weight_formats import weight_format
+
+    chosen = engine(options.engine)
+    own = dict(engine_values(chosen, options.unknown))
+    common: dict[str, Any] = {
+        "utilization": None if options.utilization is None else _share(options.utilization),
+        "max_num_seqs": _maybe(options.max_num_seqs, "--max-num-seqs", MAX_BATCH),
+        "max_num_batched_tokens": _maybe(options.max_num_batched_tokens, "--max-num-batched-tokens", 10**7),
+        "speculative_tokens": _maybe(options.speculative_tokens, "--speculative-tokens", 64) or 0,
+        "enforce_eager": options.enforce_eager,
+        "dp_attention": options.dp_attention,
+    }
+    tp, dp = _attention_ranks(own, _side(options, "tp"), _side(options, "dp"))
+    for name, ours in _OWN_NAMES.items():
+        if name in own:
+            common[ours] = own.pop(name)
+    no_prefixes = own.pop("no_prefix_caching", False) or own.pop("disable_radix_cache", False)
+    context = parse_tokens(options.context, "--context")
+    if context < 1:
+        raise UnitError("--context: 0 tokens are no request")
+    if options.kv_dtype.strip().lower() != "auto":
+        kv_format(options.kv_dtype)
+    return Deployment(
+        gpu=accelerator(options.gpu),
+        context=context,
+        tp=tp,
+        pp=_side(options, "pp"),
+        dp=dp,
+        dcp=_side(options, "dcp"),
+        expert_parallel=options.expert_parallel,
+        engine=chosen.name,
+        engine_version=options.engine_version,
+        kv_dtype=options.kv_dtype,
+        weight_format=None if options.weight_format is None else weight_format(options.weight_format).name,
+        prefix_caching=not (options.no_prefix_caching or no_prefixes),
+        kv_bytes=read_memory(options.kv_bytes, options.kv_gib),
+        options=tuple(sorted(own.items())),
+        **common,
+    )
+
+
+def _side(options: argparse.Namespace, name: str) -> int:
+    given = getattr(options, name)
+    return 1 if given is None else read_ranks(given, f"--{name}")
+
+
+def _attention_ranks(own: dict[str, Any], tp: int, dp: int) -> tuple[int, int]:
+    """(tp, dp) of a deployment where the engine's own options spread attention.
+
+    SGLang and TensorRT-LLM count every GPU as a tensor-parallel rank then, and a deployment counts them as replicas.
+    UnitError where the groups do not divide the ranks.
+    """
+    groups = own.pop("dp_size", None)
+    if own.get("enable_attention_dp"):
+        groups = tp
+    if groups is None:
+        return tp, dp
+    if not own.get("enable_dp_attention") and not own.get("enable_attention_dp"):
+        return tp, groups
+    if groups < 1 or tp % groups:
+        raise UnitError(f"--dp-size {groups}: it does not divide --tp {tp}, the ranks that attention is spread over")
+    return tp // groups, groups
+
+
+def _split(model: Model, wanted: Deployment, options: argparse.Namespace, users: int | None) -> Deployment:
+    """The deployment on `--gpus` GPUs.
+
+    Without --tp all that the other sides leave are tensor-parallel where the engine can; else the first split that it
+    can in which the users fit, else the first that it can. With --tp and without --dp the rest are replicas.
+    UnitError where the sides do not make that many GPUs.
+    """
+    if options.gpus is None:
+        return wanted
+    gpus = read_ranks(options.gpus, "--gpus")
+    rest, left = divmod(gpus, wanted.gpus)
+    free = [name for name in ("tp", "dp") if getattr(options, name) is None]
+    if left or (rest != 1 and not free):
+        sides = " × ".join(f"{name} {getattr(wanted, name)}" for name in ("tp", "pp", "dp"))
+        raise UnitError(f"--gpus: {sides} are {wanted.gpus:,} GPUs, not {gpus:,}; leave one of them out")
+    if rest == 1:
+        return wanted
+    if options.tp is not None:
+        return replace(wanted, dp=rest)
+    return _first_split(model, replace(wanted, tp=rest), options, users)
+
+
+def _first_split(model: Model, wanted: Deployment, options: argparse.Namespace, users: int | None) -> Deployment:
+    from kvcore.plan.answers import most_users
+    from kvcore.plan.shards import check, shards
+
+    if not check(model, wanted):
+        return wanted
+    asked = {name: getattr(wanted, name) for name in ("pp", "dp", "dcp") if getattr(options, name) is not None}
+    valid = [
+        tried
+        for shard in shards(model, wanted.engine, wanted.gpus)
+        if not check(model, tried := _switched(shard.onto(wanted), wanted))
+        and all(getattr(tried, name) == value for name, value in asked.items())
+    ]
+    fitting = (tried for tried in valid if most_users(model, tried, tried.context).low >= (users or 1))
+    return next(fitting, valid[0] if valid else wanted)
+
+
+def _switched(split: Deployment, wanted: Deployment) -> Deployment:
+    """A split with what was switched on by hand."""
+    return replace(
+        split,
+        expert_parallel=split.expert_parallel or wanted.expert_parallel,
+        dp_attention=split.dp_attention or wanted.dp_attention,
+    )
+
+
+def _refusal(plan: Plan) -> EngineError | PlanError:
+    """What the engine refuses is no plan: it is said like every other thing that cannot be, with a split that can."""
+    if plan.binding.kind == "weights":
+        return PlanError(plan.refused)
+    message = plan.refused
+    if plan.binding.kind == "split" and (other := _valid_split(plan)):
+        message += f"; {plan.deployment.gpus:,} GPUs can be {other}"
+    return EngineError(message)
+
+
+def _valid_split(plan: Plan) -> str:
+    """A split of as many GPUs that the engine can serve, as options of this command; "" where there is none."""
+    from kvcore.plan.shards import shards
+
+    valid = (shard for shard in shards(plan.model, plan.deployment.engine, plan.deployment.gpus) if not shard.refused)
+    shard = next(valid, None)
+    return "" if shard is None else split_words(shard)
+
+
+def _maybe(text: str | None, name: str, most: int) -> int | None:
+    return None if text is None else _count(text, name, most)
+
+
+def _count(text: str, name: str, most: int) -> int:
+    value = parse_tokens(text, name)
+    if not 1 <= value <= most:
+        raise UnitError(f"{name}: {value:,} is not within 1 … {most:,}")
+    return value
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1:
+        raise UnitError(f"--utilization: {text[:20]!r} is not a share above 0 and up to 1, such as 0.92")
+    return value
