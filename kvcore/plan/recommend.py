@@ -7,14 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from kvcore.engines.registry import engine as engine_of
-from kvcore.errors import KVCoreError, UnitError
+from kvcore.errors import EngineError, KVCoreError, UnitError
 from kvcore.hardware import Accelerator, accelerator, accelerators
+from kvcore.model.memories import Attention, Latent
 from kvcore.model.model import Model
-from kvcore.plan.basis import basis
-from kvcore.plan.changes import runs_on
+from kvcore.plan.basis import Basis, basis
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
+from kvcore.plan.hardware_changes import runs_on
 from kvcore.plan.hourly import Hourly, hourly
+from kvcore.plan.pools import usable_share
 from kvcore.plan.rank_weights import rank_weights
 from kvcore.plan.shard_words import split_name
 from kvcore.plan.shards import Shard, shards
@@ -26,9 +28,9 @@ COUNTS = (1, 2, 4, 8, 16)
 REFERENCE = "h100-sxm"
 # Of splits that hold nearly as much, the one that comes first: tensor parallel before pipelines.
 NEARLY = 0.9
-# A request is at least this share of what it is there: engines choose block sizes and
-# the tokens in flight by the GPU, which moves it by less.
-_SLACK = 0.5
+# A request is at least this share of what it is there. Block sizes depend little on the GPU; the tokens in flight
+# behind a window, the blocks of a hybrid and the layouts beside an indexer depend on it more.
+_SLACK, _MORE_SLACK = 0.9, 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +58,11 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Split:
-    """A valid split with what it takes of each GPU whatever the GPU is: weights of the fullest rank, one request."""
+    """A valid split with what it takes of each GPU at least, whatever the GPU is: weights, and one request."""
 
     shard: Shard
     weights_bytes: int
-    request_bytes: int
+    least_request_bytes: float
 
 
 def recommend(
@@ -111,7 +113,7 @@ class _ByCount:
 
 def _splits(model: Model, reference: Deployment, count: int) -> tuple[_Split, ...]:
     """The valid splits of so many GPUs, with what is the same on every GPU."""
-    made = []
+    made, slack = [], _SLACK if _is_plain(model) else _MORE_SLACK
     for shard in shards(model, reference.engine, count):
         if shard.refused:
             continue
@@ -121,36 +123,58 @@ def _splits(model: Model, reference: Deployment, count: int) -> tuple[_Split, ..
             request = layout_at(model, split, split.context).bytes_per_request
         except KVCoreError:
             continue
-        made.append(_Split(shard=shard, weights_bytes=weights, request_bytes=request))
+        made.append(_Split(shard=shard, weights_bytes=weights, least_request_bytes=slack * request))
     return tuple(made)
+
+
+def _is_plain(model: Model) -> bool:
+    """Whether every layer keeps all tokens, whatever the GPU, and nothing chooses among them."""
+    limits = (
+        memory.limit if isinstance(memory, Attention) else memory.window if isinstance(memory, Latent) else 0
+        for memory, _ in model.kept
+    )
+    return all(limit is None for limit in limits)
 
 
 def _for_gpu(
     model: Model, asked: Deployment, gpu: Accelerator, users: int, by_count: _ByCount
 ) -> Recommendation | None:
     """The fewest of one GPU that suffice; a split is only planned where its bound says that it may hold enough."""
+    # vLLM's share is the same in every split; the other engines' are not, or are of what the weights leave.
+    usable = gpu.memory_bytes * (usable_share(model, asked) if asked.engine == "vllm" else 1.0)
     for splits in by_count:
-        held: dict[_Split, tuple[Ends[int], Deployment]] = {}
+        held: dict[_Split, tuple[int, Basis]] = {}
         most = 0
-        for split in sorted(splits, key=partial(_bound, gpu), reverse=True):
-            bound = _bound(gpu, split)
-            if bound < users or _SLACK * bound < NEARLY * most:
+        for split in sorted(splits, key=partial(_bound, usable), reverse=True):
+            bound = _bound(usable, split)
+            if bound < users or bound < NEARLY * most:
                 break
-            tried = split.shard.onto(replace(asked, gpu=gpu))
-            requests = basis(model, tried).requests(tried.context)
-            if requests.low >= users:
-                held[split], most = (requests, tried), max(most, requests.low)
+            base = basis(model, split.shard.onto(replace(asked, gpu=gpu)))
+            low = _low(base)
+            if low >= users:
+                held[split], most = (low, base), max(most, low)
         if held:
-            first = next(split for split in splits if split in held and held[split][0].low >= NEARLY * most)
-            return _made(gpu, *held[first])
+            base = next(held[split][1] for split in splits if split in held and held[split][0] >= NEARLY * most)
+            return _made(gpu, base.requests(base.deployment.context), base.deployment)
     return None
 
 
-def _bound(gpu: Accelerator, split: _Split) -> float:
-    """Requests that a GPU of that memory cannot hold more of in a split."""
-    if split.weights_bytes >= gpu.memory_bytes:
+def _low(base: Basis) -> int:
+    """Whole requests at once at the safe end, as Basis.requests has them, without asking for any other context."""
+    context = base.deployment.context
+    if base.filler is None or not base.filler.keeps_cache or not base.allows(context):
+        return base.requests(context).low
+    try:
+        return base.whole(base.filler.fill(context, tuple(pool.kv_bytes.low for pool in base.pools)))
+    except EngineError:
+        return 0
+
+
+def _bound(usable_bytes: float, split: _Split) -> float:
+    """Requests that GPUs with that memory for weights and cache cannot hold more of in a split."""
+    if split.weights_bytes >= usable_bytes:
         return 0.0
-    return split.shard.dp * (gpu.memory_bytes - split.weights_bytes) / max(1.0, _SLACK * split.request_bytes)
+    return split.shard.dp * (usable_bytes - split.weights_bytes) / max(1.0, split.least_request_bytes)
 
 
 def _made(gpu: Accelerator, requests: Ends[int], deployment: Deployment) -> Recommendation:

@@ -14,16 +14,13 @@ from kvcore.plan.changes import (
     Change,
     cache_formats,
     context_to,
-    more_gpus_to,
-    other_engines,
-    other_gpus,
-    splits,
     step_options,
     utilization,
     utilization_to,
     weight_formats,
 )
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.hardware_changes import more_gpus_to, other_engines, other_gpus, splits
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.pools import usable_share
 from kvcore.plan.recommend import recommend

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
 from types import MappingProxyType
 
 from kvcore.errors import PlanError, UnitError
 from kvcore.model.model import Model
-from kvcore.plan.basis import Basis, basis
+from kvcore.plan.basis import basis
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.ends import Ends
-from kvcore.plan.moments import most_at_once, most_people
+from kvcore.plan.fits import Filling, Fit
+from kvcore.plan.moments import most_at_once
 from kvcore.plan.plan import Plan, plan_from
-from kvcore.plan.sharing import SLOTS, batched_tokens, layout_at, shared_tokens
+from kvcore.plan.sharing import batched_tokens, shared_tokens
 from kvcore.size import Term
 from kvcore.units import check_tokens
+
+__all__ = ["Active", "Expected", "Fit", "Traffic", "active_requests", "expected"]
 
 MAX_PEOPLE = 10**9
 # What each engine lets in, which of the three it is nearest to.
@@ -153,26 +154,6 @@ def active_requests(traffic: Traffic) -> Active:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """What fits when a request is counted as `tokens` tokens, `own_tokens` of them beside the shared prefix.
-
-    `requests` at once over all replicas, `people` whose requests these are on average, and `people_nearly_always`
-    whose requests they are in 99 of 100 moments; low is the safe end. `fits`: the traffic's own people, at the safe
-    end, in 99 of 100 moments.
-    """
-
-    name: str
-    tokens: int
-    own_tokens: int
-    requests: Ends[int]
-    people: Ends[int]
-    people_nearly_always: Ends[int]
-    fits: bool
-    sentence: str
-    terms: tuple[Term, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """The same traffic admitted three ways, from the safest to the fullest; see `expected`."""
 
@@ -214,7 +195,7 @@ def expected(model: Model, deployment: Deployment, traffic: Traffic) -> Expected
     peak, mean = min(traffic.peak_tokens, limit), min(traffic.mean_tokens, limit)
     shared, whole = shared_tokens(model, deployment, min(traffic.shared_prefix_tokens, limit), mean)
     chunk = max(1, min(batched_tokens(model, deployment), traffic.prompt_tokens - shared))
-    filling = _Filling(base=base, traffic=traffic)
+    filling = Filling(base=base, each=traffic.each, by_rate=traffic.by_rate, people=traffic.people)
     return Expected(
         plan=plan,
         active=active_requests(traffic),
@@ -225,73 +206,6 @@ def expected(model: Model, deployment: Deployment, traffic: Traffic) -> Expected
         steady=filling.fit("steady state", mean, shared, chunk, "In steady state, with requests of all ages"),
         notes=notes + whole + ADMISSION.get(deployment.engine, ()),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Filling:
-    """The pool of one deployment, to be filled with requests of several lengths."""
-
-    base: Basis
-    traffic: Traffic
-
-    def fit(self, name: str, tokens: int, shared: int, chunk: int, when: str) -> Fit:
-        """Requests of `tokens` tokens, `shared` of them held once, beside a chunk in prefill."""
-        own = tokens - shared
-        if self.base.deployment.engine in SLOTS:
-            # A slot has cells for the longest request, whatever is in it.
-            own, shared, chunk = self.base.deployment.context, 0, 0
-        beside = sum(self._bytes(part) for part in (shared, chunk) if part)
-        low, best, high = (self._requests(own, beside, end) for end in ("low", "best", "high"))
-        requests = Ends(low=low, best=best, high=high)
-        each, by_rate = float(self.traffic.each), self.traffic.by_rate
-        people = requests.map(lambda count: floor(count / self.traffic.each))
-        nearly = requests.map(lambda count: most_people(count, each, by_rate=by_rate))
-        sentence = (
-            f"{when} ({tokens:,} tokens), {requests.low:,} fit at once: {people.low:,} people on average, "
-            f"{nearly.low:,} in 99 of 100 moments."
-        )
-        return Fit(
-            name=name,
-            tokens=tokens,
-            own_tokens=own,
-            requests=requests,
-            people=people,
-            people_nearly_always=nearly,
-            fits=nearly.low >= self.traffic.people,
-            sentence=sentence,
-            terms=self._terms(own, shared, chunk, beside, requests, people),
-        )
-
-    def _bytes(self, tokens: int) -> int:
-        return layout_at(self.base.model, self.base.deployment, tokens).bytes_per_request
-
-    def _requests(self, tokens: int, beside: int, end: str) -> int:
-        """Requests over all replicas, beside so many bytes on each GPU."""
-        if self.base.filler is None or not self.base.filler.keeps_cache:
-            found: int = getattr(self.base.requests(tokens), end)
-            return found
-        room = tuple(max(0, getattr(pool.kv_bytes, end) - beside) for pool in self.base.pools)
-        return self.base.whole(self.base.filler.fill(tokens, room))
-
-    def _terms(
-        self, own: int, shared: int, chunk: int, beside: int, requests: Ends[int], people: Ends[int]
-    ) -> tuple[Term, ...]:
-        each, size = self._bytes(own), min(pool.kv_bytes.low for pool in self.base.pools)
-        terms = [_term("pool on each GPU", f"{size:,} B at the safe end", size, "B")]
-        for what, tokens in (("shared prefix, once a replica", shared), ("a chunk in prefill", chunk)):
-            if tokens:
-                value = self._bytes(tokens)
-                terms.append(_term(what, f"{tokens:,} tokens = {value:,} B", value, "B"))
-        terms.append(_term("a request's own", f"{own:,} tokens = {each:,} B on the fullest GPU", each, "B"))
-        text = f"({size:,} − {beside:,}) B / {each:,} B, on {self.base.deployment.dp} replicas: {requests.low:,}"
-        terms.append(_term("requests at once", text, requests.low, "requests"))
-        text = f"{requests.low:,} / {float(self.traffic.each):.4g} requests a person = {people.low:,}"
-        terms.append(_term("people", text, people.low, "people"))
-        return tuple(terms)
-
-
-def _term(name: str, formula: str, value: int, unit: str) -> Term:
-    return Term(name=name, formula=formula, value=value, unit=unit, knowledge="estimated")
 
 
 def _exact(value: float) -> Fraction:

@@ -9,8 +9,18 @@ from types import MappingProxyType
 
 from kvcore.errors import KVCoreError
 from kvcore.model.model import Model
-from kvcore.plan.changes import Change, Kind, changes, context_to
+from kvcore.plan.changes import (
+    Change,
+    Kind,
+    cache_formats,
+    context_to,
+    shorter,
+    step_options,
+    utilization,
+    weight_formats,
+)
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.hardware_changes import other_engines, other_gpus, replicas, splits
 from kvcore.plan.offload import Offload, host_memory_text, offload
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.traffic import Traffic, expected
@@ -56,7 +66,7 @@ def whatifs(
     more generate at once. Raises UnitError for users out of range.
     """
     before = make_plan(model, deployment, users)
-    tried = list(changes(model, deployment))
+    tried = list(_changes(model, deployment))
     if traffic is not None and traffic.peak_tokens < deployment.context:
         tried.append(context_to(deployment, traffic.peak_tokens, ", the expected length of a request"))
     found = [one for change in tried if (one := what_if(model, before, change, users)) is not None]
@@ -64,6 +74,25 @@ def whatifs(
     found = _few(sorted(found, key=_order))
     idle = _offload(model, before)
     return (*found, idle) if idle is not None else tuple(found)
+
+
+def _changes(model: Model, deployment: Deployment) -> tuple[Change, ...]:
+    """All changes of the deployment alone; those that its engine refuses are still among them.
+
+    Where the pool was stated, only those that leave its size alone.
+    """
+    found = [*cache_formats(model, deployment), *shorter(deployment), *replicas(deployment)]
+    if deployment.kv_bytes is None:
+        found += [
+            *weight_formats(model, deployment),
+            *utilization(model, deployment),
+            *step_options(model, deployment),
+            *splits(model, deployment, deployment.gpus),
+            *splits(model, deployment, 2 * deployment.gpus),
+            *other_gpus(deployment),
+            *other_engines(deployment),
+        ]
+    return tuple(found)
 
 
 def what_if(model: Model, before: Plan, change: Change, users: int | None = None) -> WhatIf | None:

@@ -37,15 +37,30 @@ def test_weights_that_do_not_fit_rule_a_gpu_out() -> None:
 
 
 @pytest.mark.parametrize("gpu_id", ["h100-sxm", "rtx-4090", "mi300x"])
-def test_no_fewer_of_the_same_gpu_suffice(gpu_id: str) -> None:
-    """Every valid split of every smaller number is planned, none of them fits."""
-    gpu = accelerator(gpu_id)
-    (one,) = recommend(LLAMA, context=16_384, users=8, gpus=[gpu])
-    for count in (count for count in COUNTS if count < one.gpus):
-        for shard in shards(LLAMA, "vllm", count):
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        ("meta-llama/Llama-3.3-70B-Instruct", "vllm"),
+        ("google/gemma-3-27b-it", "vllm"),
+        ("google/gemma-3-27b-it", "llama.cpp"),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "vllm"),
+        ("deepseek-ai/DeepSeek-V3.2", "vllm"),
+        ("deepseek-ai/DeepSeek-V3", "sglang"),
+    ],
+)
+def test_no_fewer_of_the_same_gpu_suffice(name: str, engine: str, gpu_id: str) -> None:
+    """Every valid split of every number is planned: none of a smaller number fits, and where none fits none is given.
+
+    The bounds that spare most plans must hold for windows, hybrids and indexers too.
+    """
+    gpu, one_model = accelerator(gpu_id), model(name)
+    found = recommend(one_model, context=16_384, users=8, engine=engine, gpus=[gpu])
+    below = found[0].gpus if found else max(COUNTS) + 1
+    for count in (count for count in COUNTS if count < below):
+        for shard in shards(one_model, engine, count):
             if not shard.refused:
-                tried = shard.onto(Deployment(gpu=gpu, context=16_384))
-                assert not make_plan(LLAMA, tried, 8).fits, (gpu_id, shard)
+                tried = shard.onto(Deployment(gpu=gpu, context=16_384, engine=engine))
+                assert not make_plan(one_model, tried, 8).fits, shard
 
 
 def test_the_split_holds_nearly_as_much_as_any() -> None:

@@ -47,6 +47,23 @@ def test_littles_law() -> None:
     assert "Little's law" in active_requests(traffic).terms[0].formula
 
 
+@pytest.mark.parametrize(("per_second", "requests"), [(5, 50), (20, 200), (50, 500)])
+def test_requests_a_second_become_memory(per_second: int, requests: int) -> None:
+    """vLLM issue 22291: 5, 20, 50 requests a second of Qwen2.5-7B, ten seconds each, in 57,344 B a token.
+
+    28 layers × 2 × 4 KV heads × 128 × 2 B; of 2,000 tokens (125 blocks) each.
+    """
+    qwen = model("Qwen/Qwen2.5-7B-Instruct")
+    traffic = Traffic(
+        prompt_tokens=1500, answer_tokens=500, requests_per_minute=60.0 * per_second, seconds_a_request=10.0
+    )
+    assert active_requests(traffic).mean == requests
+    one = Deployment(gpu=accelerator("h100-sxm"), context=2000, kv_bytes=requests * 2000 * 57_344)
+    assert expected(qwen, one, traffic).peak.requests.low in (requests, requests - 1)
+    less = replace(one, kv_bytes=(requests - 2) * 2000 * 57_344)
+    assert expected(qwen, less, traffic).peak.requests.low < requests - 1
+
+
 def test_worst_case_against_expected_lengths() -> None:
     """30 GiB a GPU: 12 requests of 32K (2.5 GiB), 76 of 5,120 tokens, and beside a chunk of 4,096 tokens 84 of 4,608."""
     found = expected(LLAMA, FOUR_H100, CHAT)

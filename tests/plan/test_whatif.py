@@ -8,8 +8,8 @@ import pytest
 
 from kvcore.hardware import accelerator
 from kvcore.model.model import Model
-from kvcore.plan.changes import larger_gpus, runs_on
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.hardware_changes import larger_gpus, runs_on
 from kvcore.plan.plan import make_plan
 from kvcore.plan.quality_words import cache_quality
 from kvcore.plan.traffic import Traffic

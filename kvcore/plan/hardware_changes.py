@@ -1,0 +1,139 @@
+"""Changes of the hardware and what runs on it: the split, the number of GPUs, another GPU, another engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from kvcore.engines.registry import NAMES
+from kvcore.hardware import Accelerator, accelerators
+from kvcore.model.model import Model
+from kvcore.plan.changes import CACHE_FORMATS, Change
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.hourly import cost_words
+from kvcore.plan.shard_words import split_name, split_price
+from kvcore.plan.shards import shards
+from kvcore.plan.sharing import SLOTS
+from kvcore.units import GIB
+
+# Vendors whose accelerators an engine runs on in these rules.
+VENDORS = {
+    "vllm": ("NVIDIA", "AMD", "Intel"),
+    "sglang": ("NVIDIA", "AMD"),
+    "tensorrt-llm": ("NVIDIA",),
+    "transformers": ("NVIDIA", "AMD", "Intel", "Apple"),
+    "llama.cpp": ("NVIDIA", "AMD", "Intel", "Apple"),
+    "ollama": ("NVIDIA", "AMD", "Apple"),
+}
+# GPUs whose memories differ by less are of one size.
+_ONE_SIZE = 8 * GIB
+
+
+def replicas(deployment: Deployment) -> Iterator[Change]:
+    """Twice as many GPUs as two replicas."""
+    after = replace(deployment, dp=2 * deployment.dp)
+    yield Change(
+        kind="more GPUs",
+        name=f"{after.dp} replicas",
+        change=f"Twice the GPUs, as {after.dp} replicas",
+        deployment=after,
+        price=_sentence(cost_words(deployment, after), "Each replica loads all weights, and a prefix cached in one is "
+                        "not in the other"),
+    )  # fmt: skip
+
+
+def splits(model: Model, deployment: Deployment, gpus: int) -> Iterator[Change]:
+    """Every other valid split over so many GPUs."""
+    for shard in shards(model, deployment.engine, gpus):
+        if shard.refused:
+            continue
+        after = shard.onto(deployment)
+        more = gpus != deployment.gpus
+        if after == deployment or (more and after == replace(deployment, dp=2 * deployment.dp)):
+            continue
+        name = split_name(after)
+        yield Change(
+            kind="more GPUs" if more else "split",
+            name=f"{gpus} GPUs: {name}" if more else name,
+            change=f"{'Twice the GPUs, split' if more else 'Split the same GPUs'} as {name}",
+            deployment=after,
+            price=_sentence(cost_words(deployment, after), *split_price(deployment, after), *shard.notes),
+        )
+
+
+def more_gpus_to(deployment: Deployment, after: Deployment) -> Change:
+    """Another number of the same GPUs, split in a given way."""
+    name = f"{after.gpus:,} {'GPU' if after.gpus == 1 else 'GPUs'}: {split_name(after)}"
+    return Change(
+        kind="more GPUs",
+        name=name,
+        change=f"{after.gpus:,} GPUs instead of {deployment.gpus:,}, split as {split_name(after)}",
+        deployment=after,
+        price=_sentence(cost_words(deployment, after), *split_price(deployment, after)),
+    )
+
+
+def other_gpus(deployment: Deployment, sizes: int = 2) -> Iterator[Change]:
+    """The next sizes of memory of the same make and form."""
+    for gpu in larger_gpus(deployment.gpu, sizes):
+        after = replace(deployment, gpu=gpu)
+        yield Change(
+            kind="GPU",
+            name=gpu.name,
+            change=f"{gpu.name} instead of {deployment.gpu.name}",
+            deployment=after,
+            price=_sentence(cost_words(deployment, after)),
+        )
+
+
+def other_engines(deployment: Deployment) -> Iterator[Change]:
+    """Other engines for the same GPUs, each with its own defaults."""
+    for name in NAMES:
+        if name == deployment.engine or not runs_on(name, deployment.gpu):
+            continue
+        formats = CACHE_FORMATS[name]
+        same = deployment.kv_dtype if deployment.kv_dtype in formats else "auto"
+        # Slots live on GPUs that divide the layers.
+        tp, pp = (1, deployment.replica_gpus) if name in SLOTS else (deployment.tp, deployment.pp)
+        price = "Another server to learn and to run; its speed and its features differ."
+        if same != deployment.kv_dtype:
+            price += f" It has no {deployment.kv_dtype} cache: this is with its own default."
+        yield Change(
+            kind="engine",
+            name=name,
+            change=f"Serve with {name} instead of {deployment.engine}",
+            deployment=replace(
+                deployment, engine=name, engine_version=None, options=(), kv_dtype=same, utilization=None,
+                max_num_batched_tokens=None, max_num_seqs=None, tp=tp, pp=pp,
+            ),
+            price=price,
+        )  # fmt: skip
+
+
+def larger_gpus(gpu: Accelerator, most: int = 2) -> tuple[Accelerator, ...]:
+    """Accelerators of the same vendor and form with more memory, the next sizes first, one of each size."""
+    form = _form(gpu)
+    larger = [
+        other
+        for other in accelerators()
+        if other.vendor == gpu.vendor and _form(other) == form and other.memory_bytes > 1.1 * gpu.memory_bytes
+        and (other.release_year or 0) >= (gpu.release_year or 0) and other.unified_memory == gpu.unified_memory
+    ]  # fmt: skip
+    by_size: dict[int, Accelerator] = {}
+    # Of one size the one whose memory a driver reported, and of these the fastest.
+    for other in sorted(larger, key=lambda one: (one.reported_bytes is None, -one.bandwidth_bytes_per_s)):
+        by_size.setdefault(other.memory_bytes // _ONE_SIZE, other)
+    return tuple(sorted(by_size.values(), key=lambda one: one.memory_bytes))[:most]
+
+
+def runs_on(engine: str, gpu: Accelerator) -> bool:
+    """Whether an engine runs on accelerators of that vendor; one that was typed in is taken as one of NVIDIA's."""
+    return gpu.vendor == "custom" or (gpu.vendor in VENDORS.get(engine, ()) and gpu.form != "CPU socket")
+
+
+def _form(gpu: Accelerator) -> str:
+    return gpu.form.split()[0].rstrip("0123456789")
+
+
+def _sentence(*parts: str) -> str:
+    return " ".join(part[:1].upper() + part[1:].rstrip(".") + "." for part in parts if part)
