@@ -32,7 +32,7 @@ with st.container(key="live_probe_section", gap="xsmall"):
     parts.probe(off, colours)
 with st.container(key="live_race_section", gap="xsmall"):
     parts.race(off, colours)
-live_runs.section()
+live_runs.section(colours)
 live_machine.section(off)
 live_machine.how()
 live_state.finish()

@@ -84,7 +84,7 @@ def latency(story: Story, colours: Palette) -> Drawn | None:
     first = min([*starts, *(one.context for one in everything)])
     last = max(one.context for one in everything)
     high = max(_high(tokens) for tokens in sides.values())
-    y = _milliseconds(high)
+    y = milliseconds(high)
     plot = Plot(
         x=_growing(first, last), y=y,
         colours=colours, height=300, x_title="tokens in the conversation",
@@ -152,9 +152,8 @@ def limit_words(why: str) -> str:
     return {"time": "time budget", "tokens": "token limit", "memory": "memory limit"}.get(why, why)
 
 
-def _milliseconds(high: float, logarithmic_from: float | None = None) -> Scale:
-    if logarithmic_from is not None:
-        return _log_times(logarithmic_from, high)
+def milliseconds(high: float) -> Scale:
+    """An axis of times from 0 to `high` seconds."""
     top = nice_above(high)
     marks = steps(top, 5)
     while len(marks) > 2 and marks[-2] >= high:
@@ -335,9 +334,9 @@ def race(story: Story, wanted: Sequence[int], colours: Palette, shipped: str) ->
     probes = story.probes
     if not probes:
         return None
-    y = _milliseconds(max(_both(probes)) * (1.3 if any(one.spread for one in probes) else 1.12))
+    y = milliseconds(max(_both(probes)) * (1.3 if any(one.spread for one in probes) else 1.12))
     plot = Plot(
-        x=_contexts([*wanted, *(one.context for one in probes), *_cut_at(story)], 0.3), y=y, colours=colours,
+        x=_contexts([*wanted, *(one.context for one in probes), *_cut_at(story)], 0.38), y=y, colours=colours,
         height=340, x_title="tokens before the one that is made",
     )  # fmt: skip
     said, ends = [], []

@@ -146,8 +146,12 @@ def _answer(result: Result | None) -> str:
         parts.append(
             f"<p class='u'>{escape(live_controls.asked(turn.job))}</p><p class='m'>{escape(turn.story.text)}</p>"
         )
-    parts += [f"<p class='m'>{escape(text)}</p>" for text in story.earlier]
-    said = "" if story.earlier else live_controls.asked(result.job)
+    # A recording of a conversation: what was asked stands before each answer where the recording has it.
+    questions = [live_controls.asked(result.job), *result.job.get("later_prompts", ())]
+    for at, text in enumerate(story.earlier):
+        asked = f"<p class='u'>{escape(questions[at][:2000])}</p>" if at < len(questions) and questions[at] else ""
+        parts.append(f"{asked}<p class='m'>{escape(text)}</p>")
+    said = questions[len(story.earlier)] if len(story.earlier) < len(questions) else ""
     if not said and result.job.get("prompt_tokens"):
         said = f"{int(result.job['prompt_tokens']):,} tokens of English text"
     if said:

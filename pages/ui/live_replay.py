@@ -33,14 +33,18 @@ def shipped() -> tuple[RunRecord, ...]:
 def whole(record: RunRecord) -> Result:
     """A recording as it stood at its end."""
     return Result(
-        kind=record.kind, job={"prompt": record.prompt}, events=[dict(event) for event in record.timeline],
+        kind=record.kind, job=_job(record), events=[dict(event) for event in record.timeline],
         state="done", record=record,
     )  # fmt: skip
 
 
 def playing(record: RunRecord, clock: Callable[[], float] = time.monotonic) -> tuple[Playback, Result]:
     """A recording that begins to play when it is first looked at, and what it has shown so far."""
-    return Playback(record, clock), Result(kind=record.kind, job={"prompt": record.prompt}, record=record)
+    return Playback(record, clock), Result(kind=record.kind, job=_job(record), record=record)
+
+
+def _job(record: RunRecord) -> dict[str, Any]:
+    return {"prompt": record.prompt, "later_prompts": list(record.later_prompts)}
 
 
 class Playback:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import streamlit as st
 
 from kvcore.errors import LiveError
 from kvcore.live import runs
-from kvcore.live.runs import RunRecord
+from kvcore.live.run_events import MAX_NAME
+from kvcore.live.runs import RunRecord, Summary
 from kvcore.units import format_bytes
-from pages.ui import html_table, live_look, live_replay, live_state
+from pages.ui import html_table, live_compare, live_controls, live_look, live_parts, live_replay, live_state
 from pages.ui.live_state import PROBE, RACE, RUN, Result
 from pages.ui.plain import plain
+from pages.ui.theme import Palette
 
 MOST_KEPT = 12
 UPLOAD_MB = 4
@@ -24,7 +28,7 @@ def kept() -> list[RunRecord]:
     return found
 
 
-def section() -> None:
+def section(colours: Palette) -> None:
     """Keep, compare, export and load."""
     st.subheader("Runs", anchor=False)
     _keep_row()
@@ -32,6 +36,7 @@ def section() -> None:
     if records:
         st.html(html_table.table("Kept runs", _COLUMNS, [_row(one) for one in records]))
         _chosen_run(records)
+        _compare(records, colours)
     with st.popover("Load a run", type="tertiary", icon=":material/upload_file:", key="live_load_panel"):
         st.file_uploader(
             "A run exported here (.json)", key="live_load", type=["json"], max_upload_size=UPLOAD_MB, on_change=_load
@@ -39,6 +44,69 @@ def section() -> None:
         st.caption("It is read in memory, checked, and never run.")
     if problem := st.session_state.pop("live_run_problem", ""):
         st.error(plain(problem), icon=":material/error:")
+    _told()
+
+
+def _told() -> None:
+    """What happened to the last run that was kept or loaded, where it is not what was asked for."""
+    found = st.session_state.get("live_run_told")
+    if not found:
+        return
+    text, name, wanted = found
+    with st.container(key="live_run_told_box", gap="small"):
+        st.info(plain(text), icon=":material/info:")
+        if wanted and {name, wanted} <= {one.name for one in kept()}:
+            st.button(
+                "Replace the earlier one", key="live_replace", on_click=_replace, args=(name, wanted),
+                icon=":material/swap_horiz:",
+            )  # fmt: skip
+
+
+def _replace(name: str, wanted: str) -> None:
+    """The run `name` takes the place and the name of the earlier one that is called `wanted`."""
+    records = kept()
+    new = next((one for one in records if one.name == name), None)
+    if new is not None:
+        named = replace(new, name=wanted)
+        st.session_state[_KEPT] = [named if one.name == wanted else one for one in records if one is not new]
+        st.session_state["live_kept_one"] = kept().index(named)
+    st.session_state["live_run_told"] = None
+
+
+def _compare(records: list[RunRecord], colours: Palette) -> None:
+    """First tokens and times per token of the chosen kept runs, side by side."""
+    usable = [one.name for one in records if live_compare.comparable(one)]
+    if len(usable) < 2:
+        if usable:
+            st.caption("Keep or load another run to see both side by side.")
+        return
+    keep = st.session_state
+    known = keep.get("live_compared_of")
+    if known != usable or "live_compared" not in keep:
+        # What is new joins what was chosen, up to as many as can be told apart.
+        chosen = [one for one in keep.get("live_compared") or [] if one in usable]
+        fresh = [one for one in usable if one not in (known or []) or "live_compared" not in keep]
+        keep["live_compared"] = [*chosen, *(one for one in fresh if one not in chosen)][-live_compare.MOST :]
+        keep["live_compared_of"] = usable
+    with st.container(key="live_compare", gap="small"):
+        st.multiselect(
+            "Compare", usable, key="live_compared", max_selections=live_compare.MOST, placeholder="Choose kept runs"
+        )
+        shown = [one for one in records if one.name in keep["live_compared"]]
+        left, right = st.columns([5, 7], gap="large")
+        source = "Kept runs: " + "; ".join(f"{one.name}: {live_replay.where(one)}, {one.title}" for one in shown)
+        for column, name, title, drawn in (
+            (left, "compare_first", live_compare.first_title(shown), live_compare.first_tokens(shown, colours)),
+            (right, "compare_tokens", live_compare.tokens_title(shown), live_compare.tokens(shown, colours)),
+        ):
+            with column, st.container(gap="xsmall"):
+                st.subheader(plain(title), anchor=False)
+                if drawn is None:
+                    st.caption("Nothing of it was measured in these.")
+                else:
+                    live_parts.picture(name, title, drawn, source, finished=True)
+        if len({live_replay.where(one)[:-12] for one in shown}) > 1:
+            st.caption("These runs were not all made on one machine.")
 
 
 def _keep_row() -> None:
@@ -70,9 +138,15 @@ def _keep() -> None:
         return
     turns = live_state.turns() if result.job.get("continue_of") else [result]
     name = str(keep.get("live_keep_name") or "").strip() or f"{_KIND_WORDS[result.kind]} {len(kept()) + 1}"
-    prompt = str(turns[0].job.get("prompt") or "") if turns else ""
+    prompt, *later = [live_controls.asked(turn.job) for turn in turns] or [""]
     try:
-        record = runs.from_events([event for turn in turns for event in turn.events], name=name, prompt=prompt)
+        record = runs.from_events(
+            [event for turn in turns for event in turn.events],
+            name=name,
+            prompt=prompt,
+            later_prompts=later,
+            kind=result.kind,
+        )
     except LiveError as problem:
         keep["live_run_problem"] = str(problem)
         return
@@ -80,9 +154,26 @@ def _keep() -> None:
     keep["live_keep_name"] = ""
 
 
-def _add(record: RunRecord) -> None:
-    st.session_state[_KEPT] = [*kept(), record][-MOST_KEPT:]
-    st.session_state["live_kept_one"] = min(len(kept()), MOST_KEPT) - 1
+def _add(record: RunRecord) -> RunRecord:
+    """Keep a run under a name of its own; says so where that is another one than it had, or an old run has to go."""
+    keep, told = st.session_state, []
+    taken = {one.name for one in kept()}
+    named = record
+    if record.name in taken:
+        named = replace(record, name=unlike(record.name, taken))
+        told.append(f"A run called {record.name} is kept already, so this one is called {named.name}.")
+    if len(kept()) >= MOST_KEPT:
+        told.append(f"{MOST_KEPT} runs are kept at most: {kept()[0].name} had to go.")
+    keep[_KEPT] = [*kept(), named][-MOST_KEPT:]
+    keep["live_kept_one"] = len(kept()) - 1
+    keep["live_run_told"] = (" ".join(told), named.name, record.name if named is not record else "") if told else None
+    return named
+
+
+def unlike(name: str, taken: set[str]) -> str:
+    """The name with the first number from 2 that nobody has."""
+    base = name[: MAX_NAME - 8]
+    return next(made for number in range(2, 10_000) if (made := f"{base} ({number})") not in taken)
 
 
 def _load() -> None:
@@ -94,7 +185,7 @@ def _load() -> None:
     except LiveError as problem:
         st.session_state["live_run_problem"] = f"{file.name[:80]}: {problem}"
         return
-    _add(record)
+    record = _add(record)
     live_state.results()[record.kind] = live_replay.whole(record)
 
 
@@ -107,9 +198,7 @@ def _row(record: RunRecord) -> list[str | tuple[str, str]]:
     held = record.bytes
     weights = "" if record.weights == "real" else "random weights, "
     attention = "" if record.attention == "shipped" else f", {live_look.variant_name(record.attention)}"
-    tokens = (
-        f"{record.prompt_tokens:,} + {told.new_tokens:,} tokens" if record.kind == RUN else _KIND_WORDS[record.kind]
-    )
+    tokens = _tokens(record, told) if record.kind == RUN else _KIND_WORDS[record.kind]
     return [
         (record.name, f"{tokens}, {record.made_at[:16].replace('T', ' ')} UTC"),
         (record.title, f"{weights}{record.weight_format}, cache {record.kv_format}{attention}"),
@@ -119,6 +208,16 @@ def _row(record: RunRecord) -> list[str | tuple[str, str]]:
         "–" if told.recompute_ratio is None else live_look.times(told.recompute_ratio),
         "–" if held is None or held.resident is None else format_bytes(held.resident),
     ]
+
+
+def _tokens(record: RunRecord, told: Summary) -> str:
+    """How many tokens went in, turn by turn, and how many came out."""
+    prompts = " + ".join(f"{one:,}" for one in told.turn_tokens or (record.prompt_tokens,))
+    if told.turns < 2:
+        return f"{prompts} + {told.new_tokens:,} tokens"
+    return (
+        f"{told.turns} turns: {prompts} prompt tokens and {told.new_tokens:,} new; {told.saved_tokens:,} not read again"
+    )
 
 
 def _time(seconds: float | None) -> str:
@@ -155,11 +254,7 @@ def _file(record: RunRecord) -> str:
 
 
 def _csv(record: RunRecord) -> bytes:
-    import pandas as pd
-
-    from pages.ui import tables
-
-    return tables.csv(pd.DataFrame(runs.to_csv_rows(record)))
+    return runs.to_csv(record).encode()
 
 
 def _show(record: RunRecord) -> None:
@@ -173,3 +268,4 @@ def _replay(record: RunRecord) -> None:
 def _remove(at: int) -> None:
     st.session_state[_KEPT] = [one for place, one in enumerate(kept()) if place != at]
     st.session_state["live_kept_one"] = None if not kept() else 0
+    st.session_state["live_run_told"] = None

@@ -36,8 +36,11 @@ _SHADOW, _WATCH, _RESULTS, _TURNS = "live_shadow", "live_watch", "live_results",
 class Ticket(Protocol):
     """A job in the queue, or a recording that plays."""
 
-    state: str
-    message: str
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def message(self) -> str: ...
 
     @property
     def ahead(self) -> int: ...

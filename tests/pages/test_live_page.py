@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.live import runs
 from kvcore.live.link import PROMPT
-from pages.ui import live_charts, live_plot, live_replay, live_state, live_words, theme
+from pages.ui import live_charts, live_compare, live_plot, live_replay, live_state, live_words, theme
 from pages.ui import live_look as look
 from pages.ui.live_look import duration, times
 from pages.ui.live_story import Story, tell
@@ -91,7 +91,7 @@ def cards(at: AppTest) -> list[str]:
 
 def charts(at: AppTest) -> list[str]:
     """The text alternatives of the charts on the page."""
-    return re.findall(r"class='kv-(?:plot|lanes)' role='img' aria-label='([^']*)'", texts(at))
+    return re.findall(r"class='kv-(?:plot|lanes)(?: low)?' role='img' aria-label='([^']*)'", texts(at))
 
 
 def told(**job: object) -> Story:
@@ -380,6 +380,18 @@ def test_a_second_turn_goes_on_from_the_cache(queue: FakeQueue) -> None:
     ran(at.run())
     assert "**90 of 108 tokens were in the cache already**: only 18 tokens had to be read" in texts(at)
     assert "Say it in one sentence." in texts(at)
+    at.text_input(key="live_keep_name").set_value("two turns")
+    click(at, "live_keep")
+    (record,) = at.session_state["live_kept"]
+    assert (record.prompt, record.later_prompts) == (PROMPT, ("Say it in one sentence.",))
+    # 44 tokens of the first prompt, 18 of the second; 48 answers each; 90 stood in the cache.
+    assert "2 turns: 44 + 18 prompt tokens and 96 new; 90 not read again" in texts(at)
+    click(at, "live_kept_show")
+    bubbles = re.findall(r"<p class='(\w)'>([^<]{1,23})", texts(at))
+    assert bubbles == [
+        ("u", PROMPT[:23]), ("m", "The sky looks blue beca"), ("u", "Say it in one sentence."),
+        ("m", "The sky looks blue beca"),
+    ]  # fmt: skip
 
 
 # --- recordings and kept runs ------------------------------------------------------------------------------------
@@ -421,6 +433,97 @@ def test_keep_name_export_and_load(queue: FakeQueue) -> None:
     click(at, "live_kept_play")
     assert "A recording, at its true speed" in texts(at)
     assert len(queue.tickets) == 1
+
+
+def keep(at: AppTest, name: str, queue: FakeQueue) -> None:
+    """Run once more and keep it."""
+    click(at, "live_run")
+    queue.last.step()
+    ran(at.run())
+    at.text_input(key="live_keep_name").set_value(name)
+    click(at, "live_keep")
+
+
+def test_a_name_that_is_taken_gets_a_number_and_can_be_taken_over(queue: FakeQueue) -> None:
+    at = open_link(live_probe_too="0")
+    for name in ("<b>first</b>", "<b>first</b>", "other", "<b>first</b>"):
+        keep(at, name, queue)
+    named = [one.name for one in at.session_state["live_kept"]]
+    assert named == ["<b>first</b>", "<b>first</b> (2)", "other", "<b>first</b> (3)"]
+    assert "A run called <b>first</b> is kept already, so this one is called <b>first</b> (3)." in [
+        rendered(one.value) for one in at.info
+    ]
+    third = at.session_state["live_kept"][3]
+    click(at, "live_replace")
+    assert [one.name for one in at.session_state["live_kept"]] == ["<b>first</b>", "<b>first</b> (2)", "other"]
+    assert at.session_state["live_kept"][0].events is third.events
+    assert not at.info
+
+
+def test_a_run_that_has_to_go_is_named(queue: FakeQueue) -> None:
+    at = open_link(live_probe_too="0", live_again="0", live_new="8")
+    for number in range(13):
+        keep(at, f"run {number}", queue)
+    assert [one.name for one in at.session_state["live_kept"]] == [f"run {number}" for number in range(1, 13)]
+    assert [rendered(one.value) for one in at.info] == ["12 runs are kept at most: run 0 had to go."]
+
+
+def test_kept_runs_are_compared_in_two_charts(queue: FakeQueue) -> None:
+    at = open_link(live_probe_too="0")
+    keep(at, "short", queue)
+    assert "Keep or load another run to see both side by side." in texts(at)
+    assert len(charts(at)) == 5
+    at.select_slider(key="live_length").set_value("1,024")
+    ran(at.run())
+    keep(at, "long <i>", queue)
+    assert at.multiselect(key="live_compared").value == ["short", "long <i>"]
+    # 1.02 × (30 + 44 × 1.4 + 44² × 0.00012) = 93.7 ms; 1.02 × (30 + 1,433.6 + 125.8) = 1,621 ms; 17.3 times as long.
+    assert "First token: short 94 ms, long <i> 1.62 s: 17×" in texts(at)
+    (bars,) = [one for one in charts(at) if one.startswith("Time to the first token")]
+    assert bars == "Time to the first token. short: 94 ms; long &lt;i&gt;: 1.62 s."
+    (curves,) = [one for one in charts(at) if one.startswith("Time of a token over the tokens before it. short")]
+    assert "short: 47 times from" in curves
+    assert "long &lt;i&gt;: 47 times from" in curves
+    at.multiselect(key="live_compared").set_value(["short"])
+    ran(at.run())
+    assert len(charts(at)) == 7
+    at.multiselect(key="live_compared").set_value([])
+    ran(at.run())
+    assert len(charts(at)) == 5
+
+
+@pytest.mark.parametrize("colours", [theme.LIGHT, theme.DARK])
+def test_compared_runs_differ_in_colour_and_mark(colours: theme.Palette) -> None:
+    def made(name: str, **job: object) -> runs.RunRecord:
+        kind = {"job": "run", "new_tokens": 9, **job}
+        return runs.from_events([event for _, event in events_of(kind)], name=name)
+
+    records = [
+        made(EVIL.replace("\ud800", "")),
+        made("x" * 60),
+        made("x" * 60),
+        made("p", job="probe", contexts=[16, 64]),
+    ]
+    assert len(set(live_compare.names(records))) == 4
+    curves, bars = live_compare.tokens(records, colours), live_compare.first_tokens(records, colours)
+    assert curves is not None
+    assert bars is not None
+    assert len(set(live_compare.looks(6, colours))) == 6
+    # A probe has no first token.
+    assert len(bars.lanes) == 3
+    assert len(curves.plot.entries) == 4
+    for text in (curves.svg("a", EVIL), bars.svg(EVIL, "b")):
+        ElementTree.fromstring(text.encode())
+    for html in (curves.html, curves.legend, bars.html):
+        assert "<script" not in html
+    assert live_compare.first_tokens([], colours) is None
+    assert live_compare.tokens([records[3]], colours) is not None
+
+
+def test_a_race_is_not_compared_with_runs() -> None:
+    job = {"job": "race", "variants": ["mha"], "contexts": [128]}
+    record = runs.from_events([event for _, event in events_of(job)], name="race", kind="race")
+    assert not live_compare.comparable(record)
 
 
 def test_a_damaged_recording_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
