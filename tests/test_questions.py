@@ -1,0 +1,207 @@
+"""Questions that people asked: each is answered at its address and by its command, with the figure that it must have."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import numpy as np
+import pytest
+
+from kvcore import catalogue
+from kvcore.cli import main
+from kvcore.hardware import accelerator
+from kvcore.plan.answers import least_utilization
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.grid import grid
+from kvcore.plan.options import ConcurrencyOptions
+from kvcore.plan.plan import make_plan
+from kvcore.questions import Figure, Question, links, questions
+from kvcore.scenario import Scenario
+from kvcore.units import parse_bytes
+from kvcore.variant_options import VariantOptions
+
+ROOT = Path(__file__).resolve().parent.parent
+GIB = 2**30
+NUMBERS = [str(one.number) for one in questions()]
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    status = main([*words, "--json"])
+    out, err = capsys.readouterr()
+    assert (status, err) == (0, "")
+    result: dict[str, Any] = json.loads(out)
+    return result
+
+
+def test_all_thirty_are_there() -> None:
+    assert [one.number for one in questions()] == list(range(1, 31))
+    for one in questions():
+        assert re.fullmatch(r"20\d\d(-\d\d)?", one.date)
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", one.source)
+        assert all(figure.how for figure in one.figures)
+    assert len({one.short for one in questions()}) == 30
+    # Those that came with numbers of their own.
+    assert {one.number for one in questions() if one.figures} >= {1, 2, 4, 5, 6, 7, 8, 9, 12, 17, 21, 22, 23, 24, 30}
+
+
+@pytest.mark.parametrize("one", questions(), ids=NUMBERS)
+def test_the_command_has_the_figures(capsys: pytest.CaptureFixture[str], one: Question) -> None:
+    found = answer(capsys, *one.command.split())
+    for figure in one.figures:
+        value: Any = found
+        for key in figure.key.split("."):
+            value = value[key]
+        assert figure.holds(value), (figure, value)
+
+
+@pytest.mark.parametrize("one", questions(), ids=NUMBERS)
+def test_the_address_is_one_that_its_screen_reads(one: Question) -> None:
+    parts = urlsplit(one.address)
+    query = dict(parse_qsl(parts.query, strict_parsing=True))
+    kinds: dict[str, Any] = {"/concurrency": ConcurrencyOptions, "/variants": VariantOptions, "/size": Scenario}
+    scenario, problems = Scenario.from_query(query)
+    options, more = kinds[parts.path].from_query(query)
+    assert (*problems, *more) == ()
+    catalogue.load(scenario.model)
+    # Nothing in an address is lost: writing it again gives every parameter that is no default.
+    written = scenario.to_query() | options.to_query()
+    assert set(written) <= set(query)
+    assert {name for name in query if name not in written} <= {"model", "tokens", "gpu", "count", "engine"}
+
+
+@pytest.mark.parametrize(
+    "one", [one for one in questions() if one.command.startswith("plan ")], ids=lambda one: str(one.number)
+)
+def test_address_and_command_are_about_the_same(capsys: pytest.CaptureFixture[str], one: Question) -> None:
+    query = dict(parse_qsl(urlsplit(one.address).query))
+    scenario, _ = Scenario.from_query(query)
+    options, _ = ConcurrencyOptions.from_query(query)
+    found = answer(capsys, *one.command.split())
+    assert (found["model"], found["gpu"], found["engine"]) == (scenario.model, scenario.gpu, scenario.engine)
+    assert found["gpus"] == options.count
+    words = one.command.split()
+    stated = int(float(words[words.index("--kv-gib") + 1]) * GIB) if "--kv-gib" in words else None
+    if "--kv-bytes" in words:
+        stated = int(words[words.index("--kv-bytes") + 1])
+    assert (parse_bytes(options.have) if options.have else None) == stated
+    if one.number != 3:  # which is about two lengths
+        assert found["context"] == scenario.tokens
+
+
+def test_the_readme_links_them_all() -> None:
+    assert links("http://localhost:8501") in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_glm_streams_at_three_lengths(capsys: pytest.CaptureFixture[str]) -> None:
+    """206 GiB // (tokens × 92,628 B): 78 latents of 576 × 2 B and 21 index keys of 132 B."""
+    for context, streams in ((4096, 582), (8192, 291), (16_384, 145)):
+        assert 206 * GIB // (context * (78 * 576 * 2 + 21 * 132)) == streams
+        found = answer(capsys, "plan", "zai-org/GLM-5.2", "--gpu", "b300", "--context", str(context), "--kv-gib", "206")
+        assert found["requests"]["low"] == streams
+
+
+def test_the_spec_sheet_of_kimi() -> None:
+    """Users × context from 715,072 tokens in blocks of 64 on each rank, and eight times as many with DCP 8."""
+    model = catalogue.load("moonshotai/Kimi-K2-Instruct")
+    box = Deployment(
+        gpu=accelerator("h200-sxm"), context=131_072, tp=8, kv_bytes=int(46.8 * GIB), options=(("block_size", 64),)
+    )
+    contexts, users = (8192, 32_768, 131_072), (1, 5, 6, 21, 22, 87, 88)
+    sheet = grid(model, box, contexts, users)
+    assert [most.low for most in sheet.most] == [715_072 // context for context in contexts] == [87, 21, 5]
+    expected = [[2 if count <= 715_072 // context else 0 for context in contexts] for count in users]
+    assert np.array_equal(sheet.fits, np.array(expected))
+    spread = make_plan(model, replace(box, dcp=8))
+    assert spread.tokens is not None
+    assert spread.tokens.low == 8 * 715_072
+
+
+def test_more_users_need_a_larger_share() -> None:
+    """Qwen2.5-7B: 50 requests of 8,192 tokens take 50 × 8,192 × 57,344 B = 21.9 GiB beside 14.2 GiB of weights."""
+    model = catalogue.load("Qwen/Qwen2.5-7B-Instruct")
+    deployment = Deployment(gpu=accelerator("a100-sxm-80gb"), context=8192)
+    shares = [least_utilization(model, deployment, users) for users in (5, 20, 50)]
+    assert all(share is not None for share in shares)
+    five, twenty, fifty = (share or 0.0 for share in shares)
+    assert five < twenty < fifty
+    need = 50 * 8192 * 57_344 + 7_615_616_512 * 2
+    assert need / deployment.gpu.memory_bytes < fifty < need / deployment.gpu.memory_bytes + 0.15
+
+
+def test_20k_yes_29k_no_35k_yes(capsys: pytest.CaptureFixture[str]) -> None:
+    """vllm-project/vllm#10517: whole prompts in one step up to 32,768 tokens, then in chunks of 512 (vLLM 0.6)."""
+    base = (
+        "plan",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "--gpu",
+        "rtx-3090",
+        "--utilization",
+        "0.9",
+        "--engine-version",
+        "0.6.4",
+    )
+    for context, batched, fits, logged in (
+        (20_000, 20_000, True, 3.81),
+        (29_000, 29_000, False, 2.89),
+        (35_000, 512, True, None),
+    ):
+        found = answer(capsys, *base, "--context", str(context), "--max-num-batched-tokens", str(batched))
+        assert found["fits"] is fits
+        if logged is not None:
+            assert found["kv_bytes_range"]["low"] <= logged * GIB <= found["kv_bytes_range"]["high"]
+
+
+def test_deepseek_v4_has_no_one_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same memory is 6.2 times the tokens at ten times the length in the report: a fixed part, and one that grows."""
+    base = ("plan", "deepseek-ai/DeepSeek-V4-Flash-0731", "--gpu", "dgx-spark-gb10", "--gpus", "2", "--kv-gib", "24.5")
+    short, long = (answer(capsys, *base, "--context", context) for context in ("50000", "500000"))
+    assert long["kv_bytes"] == short["kv_bytes"]
+    assert 4 < long["kv_cache_size_tokens"] / short["kv_cache_size_tokens"] < 10
+
+
+def test_an_upgrade_changes_the_words_and_not_the_capacity(capsys: pytest.CaptureFixture[str]) -> None:
+    base = (
+        "engine",
+        "vllm",
+        "nvidia/Gemma-4-31B-IT-NVFP4",
+        "--max-model-len",
+        "262144",
+        "--kv-dtype",
+        "bf16",
+        "--kv-gib",
+        "50",
+    )
+    old, new = (answer(capsys, *base, "--engine-version", version) for version in ("0.20.0", "0.21.0"))
+    assert old["max_concurrency"] == new["max_concurrency"]
+    assert new["kv_cache_size_tokens"] > 5 * old["kv_cache_size_tokens"]
+
+
+def test_a_shortfall_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(
+        capsys,
+        "plan",
+        "MiniMaxAI/MiniMax-M2.7",
+        "--gpu",
+        "dgx-spark-gb10",
+        "--gpus",
+        "2",
+        "--context",
+        "196608",
+        "--kv-gib",
+        "22.5",
+    )
+    assert "23.25 GiB" in found["binding"]
+    assert "22.5 GiB" in found["binding"]
+    assert any("max_model_len" in remedy["change"] for remedy in found["remedies"])
+
+
+def test_figures_can_fail() -> None:
+    assert Figure(key="x", value=10, within=0.1, how="").holds(11)
+    assert not Figure(key="x", value=10, within=0.1, how="").holds(11.1)
+    assert not Figure(key="x", value=10, within=0, how="").holds(11)
+    assert not Figure(key="x", value=10, within="least", how="").holds(9)
