@@ -30,6 +30,8 @@ from pages.ui.live_look import variant_name
 from pages.ui.models import Chosen
 
 SHAPE_ONLY = "shape:"
+# How long a click on Stop waits for the engine before the page goes on asking as often as it does anyway.
+_STOP_WAIT_S = 1.0
 # A shape without weights is cut to layers of at most this, or a third of what the engine may hold.
 _SHAPE_BYTES = 3 * GIB
 DEFAULTS: dict[str, Any] = {**LiveOptions().controls(), "live_hub": False, "live_on": ""}
@@ -59,12 +61,28 @@ def stop_or(
             icon=icon or ":material/play_arrow:", width="stretch" if primary else "content",
         )  # fmt: skip
     elif primary:
-        st.button(
-            "Stopping" if watch.stopping else "Stop", key="live_stop", on_click=live_state.stop, type="primary",
-            icon=":material/stop:", disabled=watch.stopping, width="stretch",
-        )  # fmt: skip
+        _stop()
     else:
         st.button(label, key=key, disabled=True, icon=icon or ":material/play_arrow:")
+
+
+@st.fragment
+def _stop() -> None:
+    """The button that stops what runs: drawn alone at a click, so that it answers before the page is drawn anew."""
+    watch = live_state.watched()
+    if watch is None:
+        return
+    st.button(
+        "Stopping" if watch.stopping else "Stop", key="live_stop", on_click=_stop_now, type="primary",
+        icon=":material/stop:", disabled=watch.stopping, width="stretch",
+    )  # fmt: skip
+    if st.session_state.pop("live_stop_pressed", False) and live_state.settled(_STOP_WAIT_S):
+        st.rerun()
+
+
+def _stop_now() -> None:
+    live_state.stop()
+    st.session_state["live_stop_pressed"] = True
 
 
 def settings_row(chosen: Chosen, off: str) -> None:

@@ -116,7 +116,7 @@ def _status(kind: str, result: Result | None) -> None:
     """A line about what goes on, or how it ended; the same height in both cases."""
     watch = live_state.watched()
     if result is not None and watch is not None and watch.result is result and not result.finished:
-        text, share = words.status(result, watch.ticket)
+        text, share = words.status(result, watch.ticket, watch.stopping)
         bar = "" if share is None else f"<s><b style='width:{max(4, 100 * share):.0f}%'></b></s>"
         st.html(f"<div class='kv-go' role='status'><i></i><span>{escape(text)}</span>{bar}</div>")
     elif result is not None and result.record is None:

@@ -7,6 +7,7 @@ renews the job's lease, so that a closed tab frees the machine.
 from __future__ import annotations
 
 import importlib.util
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -19,10 +20,11 @@ from kvcore.live.link import LiveOptions
 from kvcore.live.queue import default_queue
 from kvcore.live.runs import RunRecord
 from kvcore.live.settings import read_limits
-from pages.ui.live_story import Story, tell
+from pages.ui.live_story import Story, go_on
 
 RUN, PROBE, RACE, MACHINE = "run", "probe", "race", "host"
 POLL_S = 0.25
+_GLANCE_S = 0.02
 FINISHED = ("done", "failed", "cancelled", "abandoned")
 # Controls that keep their value while other pages are open.
 KEYS = (*(one.name for one in fields(LiveOptions)), "live_hub", "live_on")
@@ -68,10 +70,14 @@ class Result:
     state: str = "waiting"
     message: str = ""
     record: RunRecord | None = None
+    _story: Story = field(default_factory=Story, repr=False, compare=False)
+    _told: int = field(default=0, repr=False, compare=False)
 
     @property
     def story(self) -> Story:
-        return tell(self.events)
+        """What the events tell: each is taken in once, since a page asks for this many times at every token."""
+        new, self._told = self.events[self._told :], len(self.events)
+        return go_on(self._story, new)
 
     @property
     def finished(self) -> bool:
@@ -165,6 +171,17 @@ def stop() -> None:
         watch.then, watch.follow = [], []
         watch.stopping = True
         watch.ticket.cancel()
+
+
+def settled(within_s: float) -> bool:
+    """Whether the watched job ends in that time. The engine stops after the step that it computes."""
+    watch = watched()
+    end = time.monotonic() + within_s
+    while watch is not None and watch.ticket.state not in FINISHED:
+        if time.monotonic() > end:
+            return False
+        time.sleep(_GLANCE_S)
+    return True
 
 
 def _leave() -> None:

@@ -161,7 +161,11 @@ class Story:
 
 def tell(events: Iterable[Mapping[str, Any]]) -> Story:
     """The story that these events tell; what is not understood is left out."""
-    story = Story()
+    return go_on(Story(), events)
+
+
+def go_on(story: Story, events: Iterable[Mapping[str, Any]]) -> Story:
+    """The same story with what these further events tell."""
     for event in events:
         try:
             _take(story, event)

@@ -187,9 +187,11 @@ def _held(story: Story, waiting: str) -> Card:
     )  # fmt: skip
 
 
-def status(result: Result, ticket: Ticket | None) -> tuple[str, float | None]:
+def status(result: Result, ticket: Ticket | None, stopping: bool = False) -> tuple[str, float | None]:
     """(what is going on, share done or None) while a job is watched."""
     story = result.story
+    if stopping:
+        return "Stopping: the step that is being computed ends first", None
     if ticket is not None and result.state == "waiting" and result.record is None:
         ahead = ticket.ahead
         return (f"In the queue: {plural(ahead, 'job')} before yours" if ahead else "Starting the engine", None)

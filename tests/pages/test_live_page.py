@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.live import runs
 from kvcore.live.link import PROMPT
-from pages.ui import live_charts, live_compare, live_plot, live_replay, live_state, live_words, theme
+from pages.ui import live_charts, live_compare, live_controls, live_plot, live_replay, live_state, live_words, theme
 from pages.ui import live_look as look
 from pages.ui.live_look import duration, times
 from pages.ui.live_story import Story, tell
@@ -198,6 +198,57 @@ def test_stop_cancels_and_nothing_follows(queue: FakeQueue) -> None:
     assert "Cancelled." in texts(at)
     assert at.button(key="live_run")
     assert "The sky looks" in texts(at)
+
+
+def test_a_click_on_stop_waits_for_the_engine_and_not_for_long(
+    queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine in the middle of a long step: the page says what it waits for and goes on asking."""
+    at = click(open_page(), "live_run")
+    queue.last.step(8)
+    monkeypatch.setattr(live_controls, "_STOP_WAIT_S", 0.05)
+    monkeypatch.setattr(queue.last, "cancel", lambda: None)
+    click(at, "live_stop")
+    assert at.button(key="live_stop").label == "Stopping"
+    assert at.button(key="live_stop").disabled
+    assert "Stopping: the step that is being computed ends first" in texts(at)
+    queue.last.fail("")
+    queue.last._forced = "cancelled"
+    ran(at.run())
+    assert at.button(key="live_run")
+    assert not [one for one in at.button if one.key == "live_stop"]
+
+
+def test_a_job_that_ends_within_the_wait_is_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ending:
+        """Runs on at the first two glances."""
+
+        glances = 0
+
+        @property
+        def state(self) -> str:
+            self.glances += 1
+            return "running" if self.glances < 3 else "cancelled"
+
+    ending = Ending()
+    watch = live_state.Watch(ticket=ending, result=live_state.Result(kind="run"))  # type: ignore[arg-type]
+    monkeypatch.setattr(live_state, "watched", lambda: watch)
+    assert live_state.settled(60)
+    assert ending.glances == 3
+    monkeypatch.setattr(Ending, "state", "running")
+    assert not live_state.settled(0.05)
+    monkeypatch.setattr(live_state, "watched", lambda: None)
+    assert live_state.settled(60)
+
+
+def test_each_event_is_taken_in_once() -> None:
+    events = [event for _, event in events_of({"job": "run", "new_tokens": 9})]
+    result = live_state.Result(kind="run", events=events[:7])
+    assert result.story is result.story
+    middle = len(result.story.cache.tokens)
+    result.events += events[7:]
+    assert (middle, len(result.story.cache.tokens)) == (2, 8)
+    assert result.story == tell(events)
 
 
 def test_a_killed_engine_gives_its_message_and_the_next_job_works(queue: FakeQueue) -> None:
