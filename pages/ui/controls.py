@@ -40,6 +40,8 @@ FORMAT_WORDS = {
 
 def scenario_row() -> tuple[Chosen, Scenario]:
     """Draw the row; returns the model that is shown and the scenario."""
+    if st.session_state["page"] == state.LIVE:
+        return _model_row()
     chosen, refusal = _chosen()
     crosses = any(kind == "cross" for kind, _ in chosen.model.kinds)
     with st.container(key="scenario", gap="xsmall"):
@@ -68,6 +70,28 @@ def scenario_row() -> tuple[Chosen, Scenario]:
             _filters()
         with st.popover("Copy link", type="tertiary", icon=":material/link:", key="link_panel"):
             _link(chosen, now)
+    own.problems(refusal)
+    return chosen, now
+
+
+def _model_row() -> tuple[Chosen, Scenario]:
+    """The row of the Live screen, which runs a model of its own: of the scenario only the model, and what it is for."""
+    chosen, refusal = _chosen()
+    now = state.scenario(chosen)
+    with st.container(key="model_row", gap="xsmall"):
+        picker, words = st.columns([4.4, 6.6], vertical_alignment="bottom", gap="medium")
+        with picker:
+            _picker()
+        with words:
+            st.caption(
+                "The model of the other screens, which keep their tokens, requests and formats. Here it only adds its "
+                "shape, with random weights, to the choices of **Live model** below."
+            )
+        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            with st.popover("Filter", type="tertiary", icon=":material/filter_list:", key="filter_panel"):
+                _filters()
+            with st.popover("Copy link", type="tertiary", icon=":material/link:", key="link_panel"):
+                _link(chosen, now)
     own.problems(refusal)
     return chosen, now
 

@@ -327,6 +327,20 @@ def test_lengths_and_formats_reach_the_job(queue: FakeQueue) -> None:
     assert "session" not in job
 
 
+def test_of_the_scenario_only_the_model_is_asked_for_and_the_rest_stays(queue: FakeQueue) -> None:
+    at = open_page(tokens="64K", batch="4", kv="fp8")
+    assert [one.label for one in at.selectbox if one.key in ("model", "tokens", "batch", "k_format", "v_format")] == [
+        "Model"
+    ]
+    assert "The model of the other screens, which keep their tokens, requests and formats." in texts(at)
+    at.selectbox(key="model").set_value("meta-llama/Llama-3.1-8B-Instruct")
+    ran(at.run())
+    assert "Llama 3.1 8B: shape only, random weights" in "".join(at.selectbox(key="live_model").options)
+    ran(at.switch_page("pages/size.py").run())
+    held = [at.selectbox(key=key).value for key in ("model", "tokens", "batch", "k_format")]
+    assert held == ["meta-llama/Llama-3.1-8B-Instruct", "64K", "4", "fp8"]
+
+
 def test_settings_survive_another_page(queue: FakeQueue) -> None:
     at = open_page()
     at.slider(key="live_new").set_value(128)
