@@ -116,7 +116,7 @@ def remedy_as_dict(remedy: WhatIf, before: Deployment) -> dict[str, Any]:
         "name": remedy.name,
         "change": remedy.change,
         "price": remedy.price,
-        "options": _changed(before, remedy.deployment),
+        "options": _changed(before, remedy.deployment) | ({} if remedy.users is None else {"users": remedy.users}),
     }
 
 

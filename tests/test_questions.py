@@ -151,7 +151,8 @@ def test_20k_yes_29k_no_35k_yes(capsys: pytest.CaptureFixture[str]) -> None:
         (35_000, 512, True, None),
     ):
         found = answer(capsys, *base, "--context", str(context), "--max-num-batched-tokens", str(batched))
-        assert found["fits"] is fits
+        # A log tells what one machine did, which the best guess is about; the safe end is on the safe side of it.
+        assert (found["requests"]["best"] >= 1) is fits
         if logged is not None:
             assert found["kv_bytes_range"]["low"] <= logged * GIB <= found["kv_bytes_range"]["high"]
 

@@ -13,6 +13,7 @@ from kvcore.plan.launch_words import (
     SIXTEEN_BITS,
     Command,
     cache_word,
+    head_note,
     host_note,
     other_weights,
     pairs,
@@ -45,7 +46,7 @@ def sglang(model: Model, deployment: Deployment, settings: SglangSettings) -> Co
             "limit that it lowers where memory is less.",
         )
     weights, more = _weights(model, deployment)
-    speculation, about = _speculation(deployment)
+    speculation, about = _speculation(model, deployment)
     where = "start the same command on each with --nnodes, --node-rank and --dist-init-addr."
     return Command(
         words=(*words, *weights, *speculation),
@@ -76,14 +77,11 @@ def _weights(model: Model, deployment: Deployment) -> tuple[list[str], tuple[str
     return [], (requantised_note(wanted),)
 
 
-def _speculation(deployment: Deployment) -> tuple[list[str], tuple[str, ...]]:
+def _speculation(model: Model, deployment: Deployment) -> tuple[list[str], tuple[str, ...]]:
     count = deployment.speculative_tokens
     if not count:
         return [], ()
     # The tokens that are verified at once are the proposed ones and the last accepted one.
     words = ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", str(count + 1)]
-    note = (
-        "Proposals from the prompt (NGRAM) have no weights and no cache of their own. With a multi-token-prediction "
-        f"head: --speculative-algorithm NEXTN --speculative-num-steps {count} --speculative-eagle-topk 1."
-    )
-    return words, (note,)
+    how = f"--speculative-algorithm NEXTN --speculative-num-steps {count} --speculative-eagle-topk 1"
+    return words, (head_note(model, how),)

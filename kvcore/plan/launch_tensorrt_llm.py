@@ -10,6 +10,7 @@ from kvcore.plan.launch_words import (
     SIXTEEN_BITS,
     Command,
     cache_word,
+    head_note,
     host_note,
     other_weights,
     pairs,
@@ -46,6 +47,8 @@ def tensorrt_llm(model: Model, deployment: Deployment, settings: TensorRtLlmSett
     if files:
         words += ["--extra_llm_api_options", CONFIG]
     notes = list(_weight_notes(model, deployment))
+    if deployment.speculative_tokens:
+        notes.append(head_note(model, "decoding_type: MTP in the file"))
     if deployment.dp > 1 and not settings.enable_attention_dp:
         notes.append(f"trtllm-serve starts one replica: start it {deployment.dp} times behind a load balancer.")
     where = f"start it under mpirun or srun with {ranks * deployment.pp} tasks, as trtllm-llmapi-launch does."

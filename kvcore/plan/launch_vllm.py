@@ -12,6 +12,7 @@ from kvcore.plan.launch_words import (
     SIXTEEN_BITS,
     Command,
     cache_word,
+    head_note,
     host_note,
     other_weights,
     pairs,
@@ -50,7 +51,7 @@ def vllm(model: Model, deployment: Deployment, settings: VllmSettings) -> Comman
     if not settings.async_scheduling:
         words.append("--no-async-scheduling")
     weights, notes = _weights(model, deployment)
-    speculation, more = _speculation(settings)
+    speculation, more = _speculation(model, settings)
     where = "start a Ray cluster over them and add --distributed-executor-backend ray, or start the same command on "
     where += "each host with --nnodes, --node-rank and --master-addr."
     if deployment.dp > 1:
@@ -79,7 +80,7 @@ def _weights(model: Model, deployment: Deployment) -> tuple[list[str], tuple[str
     return [], (requantised_note(wanted),)
 
 
-def _speculation(settings: VllmSettings) -> tuple[list[str], tuple[str, ...]]:
+def _speculation(model: Model, settings: VllmSettings) -> tuple[list[str], tuple[str, ...]]:
     count = settings.num_speculative_tokens
     if not count:
         return [], ()
@@ -87,11 +88,8 @@ def _speculation(settings: VllmSettings) -> tuple[list[str], tuple[str, ...]]:
         config = {"method": "mtp", "num_speculative_tokens": count}
         return ["--speculative-config", json.dumps(config)], ()
     config = {"method": "ngram", "num_speculative_tokens": count, "prompt_lookup_max": 4}
-    note = (
-        "Proposals from the prompt (n-gram) have no weights and no cache of their own. With a multi-token-prediction "
-        'head the method is "mtp"; a draft model is named by "model".'
-    )
-    return ["--speculative-config", json.dumps(config)], (note,)
+    mtp = json.dumps({"method": "mtp", "num_speculative_tokens": count})
+    return ["--speculative-config", json.dumps(config)], (head_note(model, f"--speculative-config '{mtp}'"),)
 
 
 def _attention(deployment: Deployment) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import shlex
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from kvcore.errors import UnitError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
@@ -99,16 +98,21 @@ def requantised_note(wanted: str) -> str:
     )
 
 
+def head_note(model: Model, how: str) -> str:
+    """How a multi-token-prediction head is used instead of proposals from the prompt.
+
+    Whether a checkpoint has one is the value of a key that the model layer does not read, so it is not assumed.
+    """
+    named = {name for name in model.reading.keys_ignored if "nextn" in name or "mtp" in name}
+    where = "Where the checkpoint has a multi-token-prediction head"
+    if named:
+        where += f" ({', '.join(sorted(named))} in its configuration is not 0)"
+    return f"Proposals from the prompt (n-gram) have no weights and no cache of their own. {where}: {how}."
+
+
 def host_note(gpus: int, how: str) -> tuple[str, ...]:
     """A note where one engine spans more GPUs than a usual host has."""
     if gpus <= HOST_GPUS:
         return ()
     hosts = -(-gpus // HOST_GPUS)
     return (f"{gpus} GPUs are {hosts} hosts of {HOST_GPUS}: {how}",)
-
-
-def check_text(value: str, what: str) -> str:
-    """The same text; UnitError for one that could not stand in a file as one line."""
-    if not value.isprintable():
-        raise UnitError(f"{what}: {value[:40]!r} has characters that cannot be shown")
-    return value

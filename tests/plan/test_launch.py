@@ -201,7 +201,7 @@ def llamacpp_names() -> set[str]:
     assert spec is not None
     assert spec.origin is not None
     (library,) = Path(spec.origin).parent.glob("*.so")
-    return {found.decode() for found in re.findall(rb"(?<=\0)--[a-z][a-z0-9-]*(?=\0)", library.read_bytes())}
+    return {found.decode() for found in re.findall(rb"\0(--[a-z][a-z0-9-]*)(?=\0)", library.read_bytes())}
 
 
 def test_llama_cpp_options_are_those_of_the_installed_library() -> None:
@@ -253,9 +253,21 @@ def test_transformers_is_a_few_lines_of_python() -> None:
     module = ast.parse(text)
     imported = next(node for node in module.body if isinstance(node, ast.ImportFrom))
     transformers = pytest.importorskip("transformers", exc_type=ImportError)
-    assert all(hasattr(transformers, alias.name) for alias in imported.names)
+    assert {alias.name for alias in imported.names} <= set(dir(transformers))
     assert "max_length=32768" in text
     assert "* 3\n" in text
+
+
+@pytest.mark.parametrize(
+    ("engine", "how"), [("vllm", '{"method": "mtp"'), ("sglang", "NEXTN"), ("tensorrt-llm", "decoding_type: MTP")]
+)
+def test_a_prediction_head_is_not_assumed(engine: str, how: str) -> None:
+    """Proposals from the prompt start whatever the checkpoint has; the note says how its head is used."""
+    command = made(DEEPSEEK, h100(engine=engine, tp=8, speculative_tokens=2))
+    assert any(how in note and "num_nextn_predict_layers" in note for note in command.notes)
+    words = " ".join(command.words) + "".join(text for _, text in command.files)
+    assert "ngram" in words.lower()
+    assert "mtp" not in words.lower()
 
 
 def test_one_replica_at_a_time_is_said() -> None:
@@ -327,3 +339,11 @@ def test_every_engine_has_a_command() -> None:
     for engine in NAMES:
         plain = replace(h100(), engine=engine)
         assert made(LLAMA, plain).words
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_every_catalogued_model_has_a_command_that_parses(engine: str) -> None:
+    for entry in catalogue.entries():
+        command = made(entry.model_id, h100(engine=engine, context=256, kv_dtype="fp8", weight_format="fp8"))
+        found = parsed(engine, command.words)
+        assert found.get("model", found.get("--model-path")) == entry.model_id
