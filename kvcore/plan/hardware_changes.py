@@ -16,10 +16,10 @@ from kvcore.plan.shards import shards
 from kvcore.plan.sharing import SLOTS
 from kvcore.units import GIB
 
-# Vendors whose accelerators an engine runs on in these rules.
+# Vendors whose accelerators an engine runs on, as far as its rules are followed here.
 VENDORS = {
     "vllm": ("NVIDIA", "AMD", "Intel"),
-    "sglang": ("NVIDIA", "AMD"),
+    "sglang": ("NVIDIA",),
     "tensorrt-llm": ("NVIDIA",),
     "transformers": ("NVIDIA", "AMD", "Intel", "Apple"),
     "llama.cpp": ("NVIDIA", "AMD", "Intel", "Apple"),

@@ -77,7 +77,7 @@ def test_worst_case_against_expected_lengths() -> None:
 
 
 def test_a_chunk_is_no_longer_than_a_step_takes_in() -> None:
-    found = expected(LLAMA, replace(FOUR_H100, max_num_batched_tokens=512), CHAT)
+    found = expected(LLAMA, replace(FOUR_H100, max_num_batched_tokens=512, max_num_seqs=512), CHAT)
     assert found.chunk_tokens == 512
     assert found.steady.requests.low == (30 * GIB - 512 * TOKEN) // (4608 * TOKEN)
     # 8,192 tokens a step are vLLM's own on a GPU of 80 GB: the prompt has fewer.
