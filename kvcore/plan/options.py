@@ -79,7 +79,7 @@ class ConcurrencyOptions:
     `util` is the engine's share of the memory, `batched` and `seqs` its limits of a step; 0 leaves each to
     the engine. `more` are further options of the engine as `field=value`. Lengths that are expected, in tokens:
     `prompt`, `answer`, `thinking`, and `shared` of the prompt that all requests begin with. Of `people`, `active`
-    percent wait for an answer at a time; where `minute` requests come in a minute and each lives `seconds`, those
+    percent wait for an answer at a time; where each asks `minute` times a minute and an answer takes `seconds`, those
     say how many instead (0: not known). `host` GiB of CPU memory keep what the GPUs have no room for. `curves` are the
     levers that are drawn, `kept` the address's parameters of the plan that stands beside this one.
     """
@@ -102,7 +102,7 @@ class ConcurrencyOptions:
     shared: int = 0
     people: int = 300
     active: int = 10
-    minute: int = 0
+    minute: float = 0.0
     seconds: int = 0
     host: int = 0
     curves: tuple[str, ...] = ()
@@ -232,11 +232,14 @@ def _whole(what: str, low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-def _read_util(text: str) -> float:
-    plain = text.strip()
-    if not re.fullmatch(r"[01]?\.?[0-9]{1,17}", plain, re.ASCII) or not 0 <= float(plain) <= 1:
-        raise UnitError(f"share of the memory: {text[:20]!r} is not within 0 … 1, such as 0.92")
-    return float(plain)
+def _number(what: str, high: int) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        plain = text.strip()
+        if not re.fullmatch(r"[0-9]{0,6}\.?[0-9]{1,17}", plain, re.ASCII) or not 0 <= float(plain) <= high:
+            raise UnitError(f"{what}: {text[:20]!r} is not a number within 0 … {high:,}, such as 0.92")
+        return float(plain)
+
+    return read
 
 
 def _switch(text: str) -> bool:
@@ -293,7 +296,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "split": _read_split,
     "weights": _read_weights,
     "have": _read_have,
-    "util": _read_util,
+    "util": _number("share of the memory", 1),
     "batched": _whole("tokens of a step", 0, 10**7),
     "seqs": _whole("requests of a step", 0, MAX_BATCH),
     "eager": _switch,
@@ -306,7 +309,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "shared": parse_tokens,
     "people": _whole("people", 0, 10**7),
     "active": _whole("active share", 0, 100),
-    "minute": _whole("requests a minute", 0, 10**7),
+    "minute": _number("requests a minute", 10**4),
     "seconds": _whole("seconds of a request", 0, 10**6),
     "host": _whole("CPU memory in GiB", 0, 10**6),
     "curves": _read_curves,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import streamlit as st
 
@@ -10,14 +11,17 @@ from kvcore import catalogue
 from kvcore.errors import KVCoreError
 from kvcore.formats import ELEMENT_FORMATS, KV_FORMATS
 from kvcore.model import Model
+from kvcore.plan.options import READERS, ConcurrencyOptions
+from kvcore.plan.options import USERS as USUAL_USERS
 from kvcore.scenario import Scenario
 from kvcore.units import format_tokens, parse_tokens
 from kvcore.variant_options import VariantOptions, read_gpus
-from pages.ui import models, own, state, variant_lessons
+from pages.ui import models, own, plan_examples, plan_state, state, variant_lessons
 from pages.ui.lessons import LESSONS, label
 from pages.ui.models import OWN, Chosen, Refusal
 
 TOKENS = ("8K", "16K", "32K", "64K", "128K", "256K", "512K", "1M")
+USERS = ("1", "4", "10", "30", "50", "100", "250", "500", "1000")
 BATCHES = ("1", "2", "4", "8", "10", "16", "32", "64", "128", "256")
 _B = 10**9
 SIZES = {"up to 4B": (0, 4 * _B), "4B to 15B": (4 * _B, 15 * _B), "15B to 80B": (15 * _B, 80 * _B),
@@ -28,6 +32,10 @@ _FREE: dict[str, tuple[Callable[[str], int], Callable[[int], str], str]] = {
     "batch": (state.read_batch, str, "10"),
     "tp": (state.read_ranks, str, "8"),
     "gpus": (read_gpus, state.write_gpus, "auto or 8"),
+    **{
+        plan_state.key(name): (READERS[name], partial(plan_state.written, name), example)
+        for name, example in plan_state.TYPED.items()
+    },
 }
 FORMAT_WORDS = {
     "fp8_ds_mla": "packed fp8 · latent (MLA) caches only",
@@ -52,7 +60,13 @@ def scenario_row() -> tuple[Chosen, Scenario]:
         with tokens:
             free("tokens", "Tokens", TOKENS, "Length of one request, prompt and answer together. Type 8192, 8K or 1M.")
         with batch:
-            free("batch", "Requests", BATCHES, "Requests at once. Each has a cache of its own. Type any number.")
+            if st.session_state["page"] == state.CONCURRENCY:
+                free(
+                    plan_state.key("users"), "Users at once", USERS,
+                    "Requests that generate at the same moment, each as long as Tokens says. Type any number.",
+                )  # fmt: skip
+            else:
+                free("batch", "Requests", BATCHES, "Requests at once. Each has a cache of its own. Type any number.")
         with keys:
             _key_format(chosen.model)
         with values:
@@ -154,8 +168,18 @@ def _tidy(key: str, label: str) -> None:
     except (KVCoreError, ValueError):
         message = f"{label}: {str(keep[key])[:40]!r} is not a number that can be used; write for example {examples}."
         keep.setdefault("problems", []).append(message)
-        plain = getattr(VariantOptions() if key == "gpus" else Scenario(), key)
-        keep[key] = writer(keep.get("good", {}).get(key, plain))
+        keep[key] = writer(_last_good(key))
+
+
+def _last_good(key: str) -> int:
+    """What a choice was before something was typed that cannot be read."""
+    keep = st.session_state
+    if key in plan_state.KEYS:
+        name = key.removeprefix("plan_")
+        plain = getattr(ConcurrencyOptions(), name)
+        return int(keep.get("plan_good", {}).get(name, plain) or (USUAL_USERS if name == "users" else plain))
+    plain = getattr(VariantOptions() if key == "gpus" else Scenario(), key)
+    return int(keep.get("good", {}).get(key, plain))
 
 
 def _key_format(model: Model) -> None:
@@ -232,6 +256,12 @@ def _examples() -> None:
         st.menu_button(
             "Lessons", list(variant_lessons.LESSONS), key="lessons", format_func=variant_lessons.title,
             on_click=_open_lesson, type="tertiary", icon=":material/school:",
+        )  # fmt: skip
+        return
+    if st.session_state["page"] == state.CONCURRENCY:
+        st.menu_button(
+            "Examples", list(plan_examples.EXAMPLES), key="plan_examples", format_func=plan_examples.title,
+            on_click=plan_examples.open_chosen, type="tertiary", icon=":material/school:",
         )  # fmt: skip
         return
     st.menu_button(

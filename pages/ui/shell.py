@@ -13,7 +13,8 @@ from pages.ui.models import Chosen
 ROOT = Path(__file__).parents[2]
 _INSIDE = "inside_shell"
 # One line a screen, in the order of the navigation.
-SCREENS = (("size", "Size"), ("variants", "Variants"), ("live", "Live"), ("accuracy", "Accuracy"))
+SCREENS = (("size", "Size"), ("variants", "Variants"), ("concurrency", "Concurrency"), ("live", "Live"),
+           ("accuracy", "Accuracy"))  # fmt: skip
 
 
 def run() -> None:

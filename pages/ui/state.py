@@ -22,16 +22,17 @@ from kvcore import catalogue, sources
 from kvcore.errors import KVCoreError, UnitError
 from kvcore.formats import ELEMENT_FORMATS
 from kvcore.live.link import LiveOptions
+from kvcore.plan.options import ConcurrencyOptions
 from kvcore.scenario import DEFAULT_MODEL, Scenario, decode_config
 from kvcore.units import check_batch, format_tokens, parse_bytes, parse_tokens
 from kvcore.variant_options import VariantOptions, read_gpus
-from pages.ui import models
+from pages.ui import models, plan_state
 from pages.ui.models import OWN, Chosen, Refusal
 
 SAME = "same"  # values stored as the keys are
 KEYS = ("model", "tokens", "batch", "k_format", "v_format", "source", "compare", "budget", "bound",
-        "engine", "gpu", "tp", "designs", "design", "weights", "gpus", "other", "trend")  # fmt: skip
-VARIANTS, LIVE = "variants", "live"
+        "engine", "gpu", "tp", "designs", "design", "weights", "gpus", "other", "trend", *plan_state.KEYS)  # fmt: skip
+VARIANTS, CONCURRENCY, LIVE = "variants", "concurrency", "live"
 MAX_RANKS = 4096
 _SEEN = "seen_query"
 _SHADOW = "shadow"
@@ -58,6 +59,10 @@ def begin(page: str) -> None:
             options, more = VariantOptions.from_query(query)
             state["problems"] += more
             adopt_options(options)
+        if page == CONCURRENCY or not plan_state.is_set():
+            planned, more = ConcurrencyOptions.from_query(query)
+            state["problems"] += more
+            plan_state.adopt(planned, scenario)
         if page == LIVE:
             chosen, more = LiveOptions.from_query(query)
             state["problems"] += more
@@ -70,6 +75,7 @@ def begin(page: str) -> None:
     state[_TURNED] = page != state.get("page")
     state["page"] = page
     if state[_TURNED] and "scenario" in state:
+        plan_state.follow(state["scenario"])
         arrived[page] = _query(state["scenario"])
 
 
@@ -134,6 +140,14 @@ def show(scenario: Scenario, options: VariantOptions | None = None) -> None:
     if options is not None:
         adopt_options(options)
     # The button may lead to another page, which takes over what is remembered here.
+    _remember()
+
+
+def show_plan(scenario: Scenario, options: ConcurrencyOptions) -> None:
+    """Go to a plan from a button; what was refused before is forgotten."""
+    st.session_state["refusal"] = None
+    adopt(scenario)
+    plan_state.adopt(options, scenario)
     _remember()
 
 
@@ -262,6 +276,8 @@ def _query(now: Scenario) -> dict[str, str]:
     page = st.session_state["page"]
     if page == VARIANTS:
         return now.to_query() | variant_options().to_query()
+    if page == CONCURRENCY:
+        return now.to_query() | plan_state.options(now).to_query()
     return now.to_query() | (_live_options().to_query() if page == LIVE else {})
 
 

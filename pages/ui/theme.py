@@ -16,7 +16,11 @@ FONT = '"Source Sans", "Source Sans 3", "Segoe UI", Arial, sans-serif'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Palette:
-    """One theme's colours. `series` are those that reach 3:1 on `background`; the first is never a compared model's."""
+    """One theme's colours. `series` are those that reach 3:1 on `background`; the first is never a compared model's.
+
+    `parts` are what a GPU's memory is used for: weights, overhead (hatched, it is a range), cache used and free, what
+    is left to the system, and what is missing.
+    """
 
     background: str
     ink: str
@@ -24,6 +28,7 @@ class Palette:
     grid: str
     series: tuple[str, ...]
     kinds: dict[str, str]
+    parts: dict[str, str]
 
 
 LIGHT = Palette(
@@ -36,6 +41,10 @@ LIGHT = Palette(
         "full": "#0072B2", "sliding": "#56B4E9", "chunked": "#56B4E9", "latent": "#A8407E", "indexer": "#7A5C00",
         "compressed": "#CC79A7", "state": "#009E73", "cross": "#D55E00", "shared": "#FFFFFF", "none": "#FFFFFF",
     },
+    parts={
+        "weights": "#59626F", "overhead": "#C97B00", "used": "#0072B2", "free": "#BFE0F5", "system": "#E3E6EA",
+        "missing": "#B3261E",
+    },
 )  # fmt: skip
 DARK = Palette(
     background="#15171A",
@@ -46,6 +55,10 @@ DARK = Palette(
     kinds={
         "full": "#56B4E9", "sliding": "#2F7FB8", "chunked": "#2F7FB8", "latent": "#E59BC5", "indexer": "#F0E442",
         "compressed": "#B06A92", "state": "#2BC596", "cross": "#E69F00", "shared": "#15171A", "none": "#15171A",
+    },
+    parts={
+        "weights": "#98A2B0", "overhead": "#E69F00", "used": "#56B4E9", "free": "#1F4864", "system": "#2C3138",
+        "missing": "#FF8A80",
     },
 )  # fmt: skip
 PALETTES = {"light": LIGHT, "dark": DARK}
@@ -79,14 +92,22 @@ _STYLE = """<style>
 @media (max-width: 640px) {
   .st-key-engine [role="radiogroup"] { flex-wrap: wrap; }
   [data-testid="stMetricValue"] { font-size: 1.6rem; }
+  [data-testid="stMetricValue"], [data-testid="stMetricValue"] *, [data-testid="stMetricLabel"] * {
+    white-space: normal; overflow: visible; text-overflow: clip;
+  }
   .st-key-scenario [data-testid="stColumn"], .st-key-numbers [data-testid="stColumn"],
   .st-key-attention_cards [data-testid="stColumn"], .st-key-server_controls [data-testid="stColumn"],
-  .st-key-trio_controls [data-testid="stColumn"] {
+  .st-key-trio_controls [data-testid="stColumn"], .st-key-plan_controls [data-testid="stColumn"],
+  .st-key-people_controls [data-testid="stColumn"] {
     flex: 1 1 calc(50% - 1rem); min-width: calc(50% - 1rem); width: calc(50% - 1rem);
   }
   .st-key-scenario [data-testid="stColumn"]:first-child,
   .st-key-server_controls [data-testid="stColumn"]:first-child,
-  .st-key-trio_controls [data-testid="stColumn"]:nth-child(-n+2) { flex-basis: 100%; min-width: 100%; width: 100%; }
+  .st-key-trio_controls [data-testid="stColumn"]:nth-child(-n+2),
+  .st-key-plan_controls > :first-child [data-testid="stColumn"]:nth-child(-n+2),
+  .st-key-plan_controls > :nth-child(2) [data-testid="stColumn"]:nth-child(-n+2) {
+    flex-basis: 100%; min-width: 100%; width: 100%;
+  }
 }
 </style>"""
 

@@ -33,7 +33,7 @@ FLAGS = (
 expect.set_options(timeout=30_000)
 Open = Callable[..., Page]
 # Streamlit's client looks for its server below the screen's own address first, where it answers 404.
-PROBE = re.compile(r"/(variants|live|accuracy)/_stcore/(health|host-config)")
+PROBE = re.compile(r"/(variants|concurrency|live|accuracy)/_stcore/(health|host-config)")
 
 
 def free_port() -> int:

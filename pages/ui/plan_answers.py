@@ -1,0 +1,99 @@
+"""What the Concurrency screen asks of kvcore, each question once: answers are kept by model and deployment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from kvcore.errors import KVCoreError
+from kvcore.model import Model
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.grid import Grid, grid
+from kvcore.plan.options import AUTO, ConcurrencyOptions, Split, deployment, read_split, split_of
+from kvcore.plan.plan import Plan, make_plan
+from kvcore.plan.shards import Shard, shards
+from kvcore.scenario import Scenario
+from pages.ui import plan_grid
+
+_KEPT = 64
+# Splits that are tried until one starts.
+_TRIED = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One plan of the screen: what was chosen, the split that it came to, and the answer.
+
+    `problem` is a sentence about a choice that had to be replaced by its default, "" where there was none.
+    """
+
+    scenario: Scenario
+    options: ConcurrencyOptions
+    users: int
+    split: Split
+    deployment: Deployment
+    plan: Plan
+    problem: str = ""
+
+
+def case(model: Model, scenario: Scenario, options: ConcurrencyOptions) -> Case:
+    """The plan for these choices; what an engine refuses is in the plan."""
+    split, problem = choose(model, scenario, options), ""
+    try:
+        wanted = deployment(scenario, options, split)
+    except KVCoreError as error:
+        problem, options = str(error), replace(options, more=(), have="")
+        wanted = deployment(scenario, options, split)
+    users = options.requests(scenario)
+    return Case(
+        scenario=scenario, options=options, users=users, split=split, deployment=wanted,
+        plan=planned(model, wanted, users), problem=problem,
+    )  # fmt: skip
+
+
+def choose(model: Model, scenario: Scenario, options: ConcurrencyOptions) -> Split:
+    """The split that was named, else the first that the engine takes and that starts, else the first at all."""
+    if options.split != AUTO:
+        return read_split(options.split)
+    found = [split_of(one) for one in splits(model, scenario.engine, options.count) if not one.refused]
+    for split in found[:_TRIED]:
+        try:
+            plan = planned(model, deployment(scenario, options, split), None)
+        except KVCoreError:
+            continue
+        if plan.requests is not None and plan.requests.low:
+            return split
+    return found[0] if found else Split(tp=options.count)
+
+
+@lru_cache(maxsize=_KEPT)
+def splits(model: Model, engine: str, gpus: int) -> tuple[Shard, ...]:
+    """Every split of that many GPUs that somebody would try, the valid ones first."""
+    return shards(model, engine, gpus)
+
+
+@lru_cache(maxsize=4 * _KEPT)
+def planned(model: Model, wanted: Deployment, users: int | None) -> Plan:
+    """The plan for so many requests."""
+    return make_plan(model, wanted, users)
+
+
+@lru_cache(maxsize=_KEPT)
+def cells(model: Model, wanted: Deployment, users: int) -> Grid:
+    """Users × context around the plan."""
+    columns = plan_grid.contexts(wanted.context, model.context_limit)
+    top = grid(model, wanted, columns, (1,))
+    within = [ends.high for at, ends in zip(top.contexts, top.most, strict=True) if at >= columns[0]]
+    return grid(model, wanted, columns, plan_grid.users(users, max(within, default=1)))
+
+
+def columns(model: Model, wanted: Deployment) -> tuple[int, ...]:
+    """The contexts of the curves: every doubling and the places between, with the plan's own."""
+    return tuple(sorted({*plan_grid.contexts(wanted.context, model.context_limit), wanted.context}))
+
+
+@lru_cache(maxsize=4 * _KEPT)
+def most(model: Model, wanted: Deployment, columns: tuple[int, ...]) -> tuple[Any, ...]:
+    """Requests at once at each of these contexts, low to high."""
+    return grid(model, wanted, columns, (1,)).most

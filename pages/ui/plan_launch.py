@@ -1,0 +1,66 @@
+"""The commands that start each engine as the plan has it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import streamlit as st
+
+from kvcore.engines.registry import NAMES
+from kvcore.errors import KVCoreError
+from kvcore.model import Model
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.launch import Command, launch
+from kvcore.plan.options import AUTO
+from kvcore.plan.shards import check
+from pages.ui import plan_answers
+from pages.ui.plain import plain
+from pages.ui.plan_answers import Case
+from pages.ui.trio_words import ENGINES
+
+
+@lru_cache(maxsize=128)
+def _command(model: Model, wanted: Deployment) -> Command | str:
+    try:
+        return launch(model, wanted)
+    except KVCoreError as problem:
+        return str(problem)
+
+
+def commands(model: Model, case: Case) -> None:
+    """One tab an engine, the plan's own first."""
+    st.subheader("Start it so", anchor=False)
+    mine = case.deployment.engine
+    names = [mine, *(name for name in NAMES if name != mine)]
+    for tab, name in zip(st.tabs([ENGINES[name] for name in names], key="launch"), names, strict=True):
+        with tab:
+            wanted = case.deployment if name == mine else _with(model, case, name)
+            _tab(_command(model, wanted), name)
+    st.caption(
+        "Only what differs from the engine’s defaults, or what the plan relies on. Another engine holds another number."
+    )
+
+
+def _with(model: Model, case: Case, name: str) -> Deployment:
+    """The plan with another engine, in a split that it takes; this one's own options and version mean nothing to it."""
+    wanted = replace(case.deployment, engine=name, engine_version=None, options=())
+    if not check(model, wanted):
+        return wanted
+    split = plan_answers.choose(model, replace(case.scenario, engine=name), replace(case.options, split=AUTO))
+    return replace(
+        wanted, tp=split.tp, pp=split.pp, dp=split.dp, dcp=split.dcp, expert_parallel=split.expert_parallel,
+        dp_attention=split.dp_attention,
+    )  # fmt: skip
+
+
+def _tab(found: Command | str, name: str) -> None:
+    if isinstance(found, str):
+        st.info(plain(found), icon=":material/info:")
+        return
+    st.code(found.text, language="bash", wrap_lines=True)
+    for file, content in found.files:
+        st.caption(plain(f"{file}, which it reads:"))
+        st.code(content, language="yaml", wrap_lines=True)
+    for note in found.notes:
+        st.caption(plain(note))

@@ -1,0 +1,203 @@
+"""If you change one thing: what each change gains and costs, its curve, and what would make a plan fit."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import streamlit as st
+
+from kvcore.errors import KVCoreError
+from kvcore.model import Model
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.options import MAX_CURVES
+from kvcore.plan.remedies import remedies, shortfall
+from kvcore.plan.traffic import Traffic
+from kvcore.plan.whatif import WhatIf, whatifs
+from kvcore.units import format_bytes, format_tokens
+from pages.ui import html_table, plan_answers, plan_parts, plan_people, plan_state, theme, variant_more
+from pages.ui import plan_words as words
+from pages.ui.plain import plain
+from pages.ui.plan_answers import Case
+from pages.ui.plan_curves import Curve, curves_chart
+from pages.ui.words import plural
+
+_SHOWN = 8
+# Kinds of change that cost quality, which the least of them cost least.
+_MILDEST = ("cache format", "weight format")
+_DRAWN = 3
+
+
+def slug(one: WhatIf) -> str:
+    """A change's name for the address."""
+    return re.sub(r"[^a-z0-9.+/×-]+", "-", one.name.lower()).strip("-")[:40]
+
+
+@lru_cache(maxsize=64)
+def _whatifs(model: Model, wanted: Deployment, traffic: Traffic | None) -> tuple[WhatIf, ...]:
+    # A gain is the same for any number of users.
+    return whatifs(model, wanted, traffic=traffic)
+
+
+@lru_cache(maxsize=64)
+def _remedies(model: Model, wanted: Deployment, users: int) -> tuple[WhatIf, ...]:
+    return remedies(model, wanted, users)
+
+
+def mend(model: Model, case: Case) -> None:
+    """What lacks, and the nearest changes that make the plan fit."""
+    plan = case.plan
+    if plan.fits:
+        return
+    found = _remedies(model, case.deployment, case.users)
+    if plan.refused and not found:
+        return
+    st.subheader(plain(_mend_title(model, case, found)), anchor=False)
+    if not found:
+        st.caption("No single change of this GPU, split, format or engine makes it fit.")
+        return
+    _rows(case, found[:_SHOWN], "mend", with_gain=False)
+
+
+def _mend_title(model: Model, case: Case, found: Sequence[WhatIf]) -> str:
+    if case.plan.refused:
+        return "This would work" if len(found) == 1 else "Each of these would work"
+    short = shortfall(model, case.deployment, case.users)
+    lacks = f"{format_bytes(short.missing_bytes)} are missing on each GPU" if short else "It does not fit"
+    if not found:
+        return lacks
+    return f"{lacks}: {'one change makes' if len(found) == 1 else 'each of these makes'} it fit"
+
+
+def levers(model: Model, case: Case, colours: theme.Palette) -> None:
+    """What each single change gains, at what price, and how the curves of some compare."""
+    if case.plan.requests is None or not case.plan.requests.high:
+        return
+    try:
+        # How many people there are changes no gain.
+        lengths: Traffic | None = replace(plan_people.traffic_of(case.options), people=1, active_share=1.0)
+    except KVCoreError:
+        lengths = None
+    found = [one for one in _whatifs(model, case.deployment, lengths) if one.kind != "offload"]
+    if not found:
+        st.subheader("No single change lets in more", anchor=False)
+        return
+    top = _best(found)
+    st.subheader(plain(_title(top[0])), anchor=False)
+    _rows(case, top[:_SHOWN], "lever", with_gain=True)
+    _all(case, found)
+    _curves(model, case, found, top, colours)
+
+
+def _best(found: Sequence[WhatIf]) -> list[WhatIf]:
+    """One change of each kind, the largest gain first: of formats the mildest, of others the strongest."""
+    first: dict[str, WhatIf] = {}
+    for one in found:
+        if one.kind in _MILDEST or one.kind not in first:
+            first[one.kind] = one
+    # Shorter requests are another question than more of the same.
+    return sorted(first.values(), key=lambda one: (one.kind == "context", -(one.gain or math.inf)))
+
+
+def _title(one: WhatIf) -> str:
+    return f"If you change one thing: {one.name} lets in {words.factor(one.gain)} as many"
+
+
+def _rows(case: Case, found: Sequence[WhatIf], prefix: str, *, with_gain: bool) -> None:
+    """A change a line: what, how much, at what price, and a button that applies it."""
+    with st.container(key=f"{prefix}_rows", gap="xsmall"):
+        for at, one in enumerate(found):
+            with st.container(key=f"{prefix}_row_{at}"):
+                what, gain, price, button = st.columns([3.1, 1.7, 4.2, 1.2], vertical_alignment="center")
+            what.markdown(f"**{plain(one.change)}**")
+            gain.markdown(_gain(one, with_gain))
+            price.caption(plain(one.price))
+            button.button(
+                "Apply", key=f"{prefix}_{at}", on_click=plan_parts.go, args=(case, one.deployment, one.users),
+                help=plain(one.change), width="stretch",
+            )  # fmt: skip
+
+
+def _gain(one: WhatIf, with_factor: bool) -> str:
+    held = "" if one.plan is None or one.plan.requests is None else f"{words.span(one.plan.requests)} at once"
+    return f"**{words.factor(one.gain)}** · {held}" if with_factor else held
+
+
+def _all(case: Case, found: Sequence[WhatIf]) -> None:
+    """Every change as a table, with a way to apply any."""
+    with st.expander(f"All {plural(len(found), 'change')} that help, and their prices"):
+        by_name = {slug(one): one for one in found}
+        left, right = st.columns([5, 1.2], vertical_alignment="bottom")
+        with left:
+            name = st.selectbox("Apply", list(by_name), key="lever_any", format_func=lambda one: by_name[one].change)
+        if name in by_name:
+            right.button(
+                "Apply it", key="lever_any_go", on_click=plan_parts.go, width="stretch",
+                args=(case, by_name[name].deployment, by_name[name].users),
+            )  # fmt: skip
+        columns = (("change", "w"), ("requests at once", "n"), ("gain", "n"), ("price", "w"))
+        cells = [
+            [one.change, "" if one.plan is None or one.plan.requests is None else words.span(one.plan.requests),
+             words.factor(one.gain), one.price]
+            for one in found
+        ]  # fmt: skip
+        st.html(html_table.table("Every change that helps", columns, cells))
+        variant_more.download(
+            lambda: [
+                {"kind": one.kind, "change": one.change, "gain at the safe end": one.gain,
+                 "gain at best guess": one.gain_best, "in words": one.gain_words, "price": one.price}
+                for one in found
+            ],
+            "kv-cache-levers", "changes",
+        )  # fmt: skip
+
+
+def _curves(model: Model, case: Case, found: Sequence[WhatIf], top: Sequence[WhatIf], colours: theme.Palette) -> None:
+    """A line for the plan and one for each of the changes that are picked."""
+    by_name = {slug(one): one for one in found}
+    chosen = _picked(by_name, top)
+    columns = plan_answers.columns(model, case.deployment)
+    lines = [Curve(name="as planned", most=plan_answers.most(model, case.deployment, columns), main=True)]
+    for name in chosen:
+        one = by_name[name]
+        lines.append(Curve(name=one.name, most=plan_answers.most(model, one.deployment, columns)))
+    st.markdown(f"#### {plain(_curves_title(case, lines, columns))}")
+    st.session_state["plan_picked"] = chosen
+    st.multiselect(
+        "Changes drawn", list(by_name), key="plan_picked", on_change=_take_picked, max_selections=MAX_CURVES, wrap=True,
+        format_func=lambda one: by_name[one].name if one in by_name else one, placeholder="Choose changes to draw",
+    )  # fmt: skip
+    made = curves_chart(lines, columns, tokens=case.deployment.context, users=case.users, colours=colours)
+    if made is None:
+        st.caption("Nothing to draw: nothing fits at any length.")
+        return
+    chart, alt = made
+    config = theme.chart_config("kv-cache-levers")
+    st.plotly_chart(chart, theme=None, config=config, alt=alt, key="lever_curves")
+    st.caption(
+        "Requests at once at the safe end, both axes logarithmic. ○ the plan. A flat part is the engine’s own limit."
+    )
+
+
+def _take_picked() -> None:
+    st.session_state[plan_state.key("curves")] = list(st.session_state["plan_picked"])
+
+
+def _picked(by_name: dict[str, WhatIf], top: Sequence[WhatIf]) -> list[str]:
+    """The changes that are drawn: those chosen, else the strongest of the first kinds."""
+    asked = [one for one in st.session_state.get(plan_state.key("curves"), ()) if one in by_name]
+    usual = [slug(one) for one in top if one.kind != "context"]
+    return asked or usual[:_DRAWN]
+
+
+def _curves_title(case: Case, lines: Sequence[Curve], columns: Sequence[int]) -> str:
+    if len(lines) < 2:
+        return "Requests against context"
+    context = case.deployment.context
+    at = min(range(len(columns)), key=lambda place: abs(columns[place] - context))
+    best = max(lines[1:], key=lambda line: line.most[at].low)
+    held, more = lines[0].most[at].low, best.most[at].low
+    return f"At {format_tokens(columns[at])} tokens the plan holds {held:,}, with {best.name} it would hold {more:,}"

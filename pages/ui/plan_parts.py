@@ -1,0 +1,223 @@
+"""The sections of the Concurrency screen. Each asks kvcore for its figures and draws them."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from kvcore.model import Model
+from kvcore.plan.basis import basis
+from kvcore.plan.ends import Ends
+from kvcore.plan.hourly import hourly
+from kvcore.units import GIB, MAX_TOKENS, format_bytes, format_tokens
+from pages.ui import plan_answers, plan_grid, plan_memory, plan_state, state, theme, variant_more
+from pages.ui import plan_words as words
+from pages.ui.cards import Card
+from pages.ui.plain import plain
+from pages.ui.plan_answers import Case
+from pages.ui.words import plural
+
+
+def big_numbers(case: Case) -> list[Card]:
+    """The four figures of the screen."""
+    plan, context = case.plan, case.deployment.context
+    label, tokens = "Requests at once", f"of {format_tokens(context)} tokens each"
+    binds = Card(label="What binds", value=words.BINDS[plan.binding.kind], line=plain(plan.binding.sentence))
+    if plan.requests is None or plan.longest is None or plan.kv_bytes is None:
+        nothing = "no figure"
+        return [
+            Card(label=label, value=nothing, line="as chosen it is refused"),
+            Card(label="Longest request", value=nothing, line="as chosen it is refused"),
+            Card(label="Cache pool", value=nothing, line="as chosen it is refused"),
+            binds,
+        ]
+    return [
+        Card(
+            label=label,
+            value=words.span(plan.requests),
+            line=f"{tokens}; {_requests_line(case)}",
+            help="How many are all at their full length at the same moment. The first figure is the safe end, with "
+            "which planning goes; the second is the hopeful end of the range of overheads.",
+        ),
+        Card(label="Longest request", value=_longest(plan.longest), line=_longest_line(case)),
+        Card(
+            label="Cache pool",
+            value=words.span_bytes(plan.kv_bytes),
+            line=_pool_line(case),
+            help="What is left on each GPU after weights and overheads. The overheads are a range, fitted on what "
+            "engines logged, so this is one too.",
+        ),
+        binds,
+    ]
+
+
+def _requests_line(case: Case) -> str:
+    plan = case.plan
+    if plan.requests is None:
+        return ""
+    replicas = f" on {case.deployment.dp} replicas" if case.deployment.dp > 1 else ""
+    best = f"best guess {plan.requests.best:,}{replicas}" if not plan.requests.is_one else f"all ends agree{replicas}"
+    users = plural(case.users, "user")
+    verb = "s" if case.users == 1 else ""
+    if plan.fits:
+        return f"{best}; {users} fit{verb} at the safe end"
+    if plan.requests.high >= case.users:
+        return f"{best}; {users} fit{verb} only at the hopeful end"
+    return f"{best}; {users} do{'es' if verb else ''} not fit"
+
+
+def _longest(longest: Ends[int]) -> str:
+    return "any length" if longest.low >= MAX_TOKENS else words.span(longest)
+
+
+def _longest_line(case: Case) -> str:
+    longest, limit = case.plan.longest, case.plan.model.context_limit
+    if longest is None:
+        return ""
+    if longest.low >= MAX_TOKENS:
+        return "what it keeps never grows"
+    if limit and longest.low == limit:
+        return "tokens, alone: the model’s own limit"
+    return "tokens, alone on a replica, with the memory that is left"
+
+
+def _pool_line(case: Case) -> str:
+    gpus = case.deployment.gpus
+    each = "on the one GPU" if gpus == 1 else f"on each of {gpus:,} GPUs"
+    if case.deployment.kv_bytes is not None:
+        return f"{each}, as you said"
+    tokens = case.plan.tokens
+    held = "" if tokens is None else f"; {tokens.low:,} tokens in all at the safe end"
+    return f"{each}, safe to hopeful end{held}"
+
+
+def rent(case: Case) -> str:
+    """What the GPUs cost an hour, in words; "" where no price is known."""
+    found = hourly(case.deployment.gpu, case.deployment.gpus)
+    if found is None:
+        return ""
+    return f"≈ ${found.typical:,.2f} an hour ({found.rental.tier}, offers up to {found.rental.newest})"
+
+
+def memory(case: Case, colours: theme.Palette) -> None:
+    """Where each GPU's memory goes."""
+    plan = case.plan
+    if not plan.pools:
+        return
+    found = plan_memory.shares(plan)
+    worst = max(found, key=lambda share: (share.missing, share.used))
+    st.subheader(words.memory_title(plan, worst.missing, worst.used), anchor=False)
+    chart, alt = plan_memory.memory_chart(found, plan.pools[0].total_bytes, colours)
+    config = theme.chart_config("kv-cache-gpu-memory")
+    st.plotly_chart(chart, theme=None, config=config, alt=alt, key="memory_chart")
+    st.html(plan_memory.legend(found, colours))
+    each = "each GPU" if len(found) == 1 else "each GPU of a group"
+    st.caption(f"To scale, {each}; the line is the end of its memory as the driver reports it. {_stated(case)}")
+
+
+def _stated(case: Case) -> str:
+    if case.deployment.kv_bytes is not None:
+        return "The cache is as you said, so overheads are not estimated."
+    return "Planning counts the hatched range as overhead."
+
+
+def cells(model: Model, case: Case, colours: theme.Palette) -> None:
+    """Users × context, with a click that moves the plan."""
+    if case.plan.requests is None:
+        return
+    found = plan_answers.cells(model, case.deployment, case.users)
+    half = plan_answers.most(model, case.deployment, (max(1, case.deployment.context // 2),))[0]
+    st.subheader(words.grid_title(case.plan, half), anchor=False)
+    base = basis(model, case.deployment)
+    most = base.filler.sequences if base.filler else None
+    chart, alt = plan_grid.grid_chart(
+        found, tokens=case.deployment.context, wanted=case.users, limit=model.context_limit,
+        sequences=None if most is None else most * case.deployment.dp, colours=colours,
+    )  # fmt: skip
+    st.plotly_chart(
+        chart, theme=None, config=theme.chart_config("kv-cache-users-context"), alt=alt, key="cells_chart",
+        on_select=_move, selection_mode="points",
+    )  # fmt: skip
+    st.caption(
+        "Blue: fits, darker where less room is left. Amber: fits only within the range. Grey: does not fit. ○ the "
+        "plan: click another cell to move it there, or change Tokens and Users above. "
+        + plain(f"Limits: {'; '.join(found.limits)}." if found.limits else "")
+    )
+    variant_more.download(lambda: grid_rows(case, found), "kv-cache-concurrency", "cells")
+
+
+def _move() -> None:
+    """Take the cell that was clicked."""
+    keep = st.session_state
+    points = keep["cells_chart"]["selection"]["points"] if "cells_chart" in keep else []
+    data: Any = points[0].get("customdata") if points else None
+    if data is None:
+        return
+    values = [data[name] for name in sorted(data)] if isinstance(data, dict) else list(data)
+    keep["tokens"], keep[plan_state.key("users")] = format_tokens(int(values[0])), str(int(values[1]))
+
+
+def grid_rows(case: Case, found: Any) -> list[dict[str, object]]:
+    """What fits at each context, for a file."""
+    return [
+        {
+            "model": case.plan.model.name,
+            "engine": case.deployment.engine,
+            "GPU": case.deployment.gpu.id,
+            "GPUs": case.deployment.gpus,
+            "split": case.split.text,
+            "longest request, tokens": context,
+            "requests at once, safe end": ends.low,
+            "requests at once, best guess": ends.best,
+            "requests at once, hopeful end": ends.high,
+        }
+        for context, ends in zip(found.contexts, found.most, strict=True)
+    ]
+
+
+def refusal(case: Case) -> None:
+    """Why there is no figure, or what was replaced."""
+    if case.problem:
+        st.warning(f"{plain(case.problem)}. The engine’s own is taken instead.", icon=":material/info:")
+    plan = case.plan
+    if plan.refused:
+        st.error(plain(plan.binding.sentence), icon=":material/error:")
+
+
+def how(case: Case) -> None:
+    """The terms of the plan, and what is to know about it."""
+    with st.expander("How it is computed"):
+        lines = "".join(
+            f"<strong>{escape(term.name)}</strong> <small>{_known(term.knowledge)}</small><p>{escape(term.formula)}</p>"
+            for term in dict.fromkeys(case.plan.terms)
+        )
+        st.html(f"<div class='kv-terms'>{lines}</div>")
+        for note in case.plan.notes:
+            st.caption(plain(note))
+        variant_more.download(
+            lambda: [
+                {"term": term.name, "formula": term.formula, "value": term.value, "unit": term.unit,
+                 "known": term.knowledge}
+                for term in case.plan.terms
+            ],
+            "kv-cache-plan", "terms",
+        )  # fmt: skip
+
+
+def _known(knowledge: str) -> str:
+    return {"exact": "exact", "estimated": "≈ estimated", "upper_bound": "at most", "measured": "measured"}[knowledge]
+
+
+def go(case: Case, changed: Any, users: int | None = None) -> None:
+    """Apply a changed deployment: a button's callback."""
+    from kvcore.plan.options import taken
+
+    scenario, options = taken(case.scenario, case.options, changed, users)
+    state.show_plan(scenario, options)
+
+
+def gib(value: int) -> str:
+    """Bytes in GiB with one digit, as logs print them."""
+    return f"{value / GIB:,.1f} GiB" if value >= GIB else format_bytes(value, 1)

@@ -1,0 +1,401 @@
+"""The Concurrency screen without a browser: answers by hand, what its controls do, refusals, hostile addresses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvcore import catalogue
+from kvcore.hardware import accelerator
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.ends import Ends
+from kvcore.plan.grid import Grid, grid
+from kvcore.plan.options import ConcurrencyOptions, Split
+from kvcore.plan.plan import make_plan
+from kvcore.units import GIB
+from pages.ui import plan_curves, plan_examples, plan_grid, plan_memory, plan_state, theme
+from pages.ui import plan_words as words
+from tests.pages.rendered import rendered as read
+
+APP = str(Path(__file__).parents[2] / "app.py")
+LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
+# A pool that nobody estimates: what follows from it is arithmetic.
+STATED = {"have": "51 GiB"}
+
+
+def open_page(**query: str) -> AppTest:
+    """The Concurrency screen at an address, after a run without an exception."""
+    at = AppTest.from_file(APP, default_timeout=60)
+    at.run()
+    at.switch_page("pages/concurrency.py")
+    rerun(at)
+    for name, value in query.items():
+        at.query_params[name] = value
+    return rerun(at)
+
+
+def rerun(at: AppTest) -> AppTest:
+    at.run()
+    assert not at.exception, at.exception[0].stack_trace
+    return at
+
+
+def numbers(at: AppTest) -> list[str]:
+    return [metric.value for metric in at.metric][:4]
+
+
+def title(at: AppTest) -> str:
+    return read(at.title[0].value)
+
+
+def subheaders(at: AppTest) -> str:
+    return " | ".join(read(one.value) for one in at.subheader)
+
+
+def captions(at: AppTest) -> str:
+    return read(" ".join(caption.value for caption in at.caption))
+
+
+def tables(at: AppTest) -> str:
+    return "".join(html.proto.body for html in at.get("html") if "kv-table" in html.proto.body)
+
+
+def alts(at: AppTest) -> list[str]:
+    return [chart.proto.alt for chart in at.get("plotly_chart")]
+
+
+def test_it_opens_on_an_answer_that_fits() -> None:
+    at = open_page()
+    assert title(at).startswith("30 users fit: Llama 3.3 70B on 8 × H100 SXM5 80GB holds **")
+    assert numbers(at)[1] == "131,072"
+    # 2 × 80 layers × 8 heads × 128 × 2 B × 32,768 = 10 GiB, an eighth on each GPU, 30 times.
+    assert "30 requests take 37.5 GiB of each GPU" in subheaders(at)
+    assert all(len(alt.split()) > 10 for alt in alts(at))
+    assert len(alts(at)) == 3
+    assert "vllm serve meta-llama/Llama-3.3-70B-Instruct" in " ".join(code.value for code in at.code)
+
+
+def test_a_pool_that_was_read_off_a_log() -> None:
+    """12.5 GiB for Llama 3.1 8B: 8,192 × 2 × 32 × 8 × 128 × 2 B = 1 GiB a request, so twelve are whole."""
+    at = open_page(model="meta-llama/Llama-3.1-8B-Instruct", tokens="8192", count="1", have="12.5", users="12")
+    assert numbers(at)[0] == "12"
+    assert numbers(at)[2] == "12.5 GiB"
+    assert title(at).startswith("12 users fit: ")
+    at.query_params["users"] = "13"
+    rerun(at)
+    assert title(at).startswith("13 requests of 8K do not fit: ")
+    assert "12.5 GiB are surely there" in subheaders(at)
+
+
+def test_ten_users_at_32k_take_100_gib() -> None:
+    at = open_page(users="10", count="8", have="12.49 GiB", split="tp8")
+    # 100 GiB over 8 GPUs are 12.5 GiB on each; vLLM keeps one block of 16 tokens back.
+    assert numbers(at)[0] == "9"
+    at.query_params["have"] = "12.51 GiB"
+    rerun(at)
+    assert numbers(at)[0] == "10"
+
+
+def test_what_does_not_fit_has_remedies_and_one_click_applies_them() -> None:
+    at = open_page(tokens="131072", count="4", users="30")
+    # 40 GiB a request, a quarter on each GPU: 300 GiB of each for 30.
+    assert "30 requests would take 300 GiB of each GPU" in subheaders(at)
+    assert "each of these makes it fit" in subheaders(at)
+    buttons = [one for one in at.button if str(one.key).startswith("mend_")]
+    assert buttons
+    buttons[0].click()
+    rerun(at)
+    assert " fit: " in title(at), title(at)
+    assert "do not fit" not in title(at)
+
+
+def test_a_lever_is_applied_with_a_click() -> None:
+    at = open_page(**STATED)
+    before = int(numbers(at)[0])
+    next(one for one in at.button if one.key == "lever_0").click()
+    rerun(at)
+    assert int(numbers(at)[0].split("–")[0].replace(",", "")) > before
+
+
+def test_half_the_bits_hold_twice_as_many() -> None:
+    """51 GiB hold 40 requests of 1.25 GiB in 16 bits, 81 of half that in 8 bits."""
+    at = open_page(**STATED)
+    assert numbers(at)[0] == "40"
+    at.selectbox(key="k_format").set_value("fp8")
+    rerun(at)
+    assert numbers(at)[0] == "81"
+
+
+def test_a_system_sets_gpu_and_count_and_forgets_the_split() -> None:
+    at = open_page(split="tp4-dp2")
+    assert at.selectbox(key="plan_split").value == "tp4-dp2"
+    assert at.selectbox(key="plan_system").value == "8x-h100-sxm"
+    at.selectbox(key="plan_system").set_value("4x-mi300x")
+    rerun(at)
+    assert at.selectbox(key="gpu").value == "mi300x"
+    assert at.selectbox(key="plan_count").value == "4"
+    assert at.selectbox(key="plan_split").value == "auto"
+    assert "4 × Instinct MI300X" in title(at)
+
+
+def test_splits_that_do_not_work_are_named_with_their_reason() -> None:
+    at = open_page(count="3", split="tp3")
+    assert "cannot share Llama 3.3 70B as TP 3" in title(at)
+    assert numbers(at)[:3] == ["no figure"] * 3
+    assert "64 attention heads cannot be divided over 3 ranks" in read(at.error[0].value)
+    assert "What people ask" in subheaders(at)
+
+
+def test_the_first_split_that_starts_is_taken() -> None:
+    """Qwen3 14B has 29.5 GB of weights in 16 bits: no replica of it starts on one 24 GB card, halves of it do."""
+    at = open_page(model="Qwen/Qwen3-14B", gpu="rtx-4090", count="2", engine="ollama", users="1", tokens="8192")
+    assert int(numbers(at)[0].split("–")[0]) >= 1
+    assert "2 replicas" not in captions(at).split(" · ")[0]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ({"engine": "transformers", "kv": "q8_0"}, "does not serve Llama 3.3 70B this way"),
+        ({"model": "allenai/longformer-base-4096"}, "weights take is not known: say what is left for the cache"),
+        ({"count": "1"}, "does not start on H100 SXM5 80GB: its weights alone are too large"),
+        ({"tokens": "262144"}, "takes requests of at most **131,072 tokens**, not 262,144"),
+        ({"model": "allenai/longformer-base-4096", "have": "1 GiB", "tokens": "4096"}, "then the engine lets no more in"),
+        ({"users": "100000"}, "100,000 requests of 32K do not fit"),
+        ({"users": "1"}, "One user fits"),
+    ],
+)
+def test_titles_answer(query: dict[str, str], said: str) -> None:
+    at = open_page(**query)
+    assert said in title(at)
+    assert len(numbers(at)) == 4
+    # Whatever is refused, the rest of the page is there.
+    assert at.selectbox(key="plan_system")
+    assert "What people ask" in subheaders(at)
+
+
+def test_users_follow_the_other_screens_until_they_are_named() -> None:
+    at = open_page(batch="64")
+    assert at.selectbox(key="plan_users").value == "64"
+    at.selectbox(key="plan_users").set_value("10")
+    rerun(at)
+    at.switch_page("pages/size.py")
+    rerun(at)
+    at.selectbox(key="batch").set_value("128")
+    rerun(at)
+    at.switch_page("pages/concurrency.py")
+    rerun(at)
+    assert at.selectbox(key="plan_users").value == "10"
+
+
+def test_two_plans_side_by_side() -> None:
+    at = open_page(**STATED)
+    at.button(key="keep_plan").click()
+    rerun(at)
+    assert "holds as much as plan A" in subheaders(at)
+    at.selectbox(key="k_format").set_value("fp8")
+    rerun(at)
+    assert "40 requests before, 81 now" in subheaders(at)
+    assert "plan A, kept" in tables(at)
+    at.button(key="swap_plan").click()
+    rerun(at)
+    assert numbers(at)[0] == "40"
+    assert "81 requests before, 40 now" in subheaders(at)
+    at.button(key="forget_plan").click()
+    rerun(at)
+    assert "plan A, kept" not in tables(at)
+
+
+def test_people_and_lengths() -> None:
+    """300 people of whom a tenth wait are 30 requests; 7,168 of 32,768 tokens are 4.57 times as many."""
+    at = open_page(**STATED)
+    assert "300 people keep 30 requests busy" in subheaders(at)
+    assert ">32,768<" in tables(at)
+    assert ">7,168<" in tables(at)
+    at.selectbox(key="plan_shared").set_value("8K")
+    rerun(at)
+    assert any("shared prefix" in read(one.value) for one in at.warning)
+    assert numbers(at)[0] == "40"
+
+
+def test_bringing_back_against_computing_again() -> None:
+    at = open_page(host="100")
+    shown = {metric.label: metric.value for metric in at.metric}
+    # 10 GiB each in host memory: 100 GiB hold ten.
+    assert shown["Kept in CPU memory"] == "10 requests"
+    assert shown["Bring it back"].endswith("ms")
+
+
+def test_every_engine_has_a_command_or_a_reason() -> None:
+    at = open_page()
+    assert {"vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "Ollama", "transformers"} <= {tab.label for tab in at.tabs}
+    said = " ".join(code.value for code in at.code)
+    for word in ("vllm serve", "sglang", "trtllm-serve", "llama-server", "ollama"):
+        assert word in said
+
+
+def test_a_wrong_address_is_named_and_nothing_of_it_is_understood() -> None:
+    wrong = {
+        "users": "-3", "count": "9999", "split": "tp0", "weights": "q9", "have": "![x](//evil.org)", "util": "2",
+        "prompt": "many", "active": "500", "curves": "a,b,c,d,e,f,g", "kept": "x" * 20_000, "more": "$(rm -rf /)",
+    }  # fmt: skip
+    at = open_page(**wrong)
+    for name in wrong:
+        assert f"The address's {name} was not taken" in read(at.warning[0].value), name
+    assert "![x]" not in at.warning[0].value
+    assert "30 users fit" in title(at)
+
+
+def test_a_plan_that_was_kept_by_a_stranger_does_no_harm() -> None:
+    at = open_page(kept="model=![x](//evil.org)&count=zz&kept=kept&have=x")
+    assert "Llama 3.3 70B" in title(at)
+    assert not any("![x]" in caption.value for caption in at.caption)
+
+
+@pytest.mark.parametrize("name", list(plan_examples.EXAMPLES))
+def test_every_example_opens(name: str) -> None:
+    one = plan_examples.EXAMPLES[name]
+    at = open_page(**(one.scenario.to_query() | one.options.to_query()))
+    assert not at.warning
+    assert numbers(at)[0] != "no figure"
+
+
+def test_models_of_every_kind_have_an_answer() -> None:
+    at = open_page()
+    # Every fifth of the list, which is sorted by who made them, and those that remember otherwise.
+    listed = [entry.model_id for entry in catalogue.entries()]
+    chosen = [*listed[::7], "deepseek-ai/DeepSeek-V4-Flash", "openai/whisper-large-v3", "state-spaces/mamba-2.8b-hf"]
+    for model_id in chosen:
+        at.selectbox(key="model").set_value(model_id)
+        rerun(at)
+        assert len(numbers(at)) == 4, model_id
+        said = " ".join([title(at), subheaders(at), captions(at), *numbers(at)])
+        wrong = re.search(r"\bnan\b|\binf\b|None|\b1 (requests|users|tokens|GPUs)\b", said)
+        assert wrong is None, (model_id, wrong, said[max(0, wrong.start() - 60) : wrong.end() + 60])
+
+
+# What the charts are made of.
+
+
+def plan_of(users: int = 30, pool: int | None = 50 * GIB, **more: int):  # type: ignore[no-untyped-def]
+    deployment = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, kv_bytes=pool, **more)
+    return make_plan(catalogue.load(LLAMA), deployment, users)
+
+
+@pytest.mark.parametrize("name", ["light", "dark"])
+def test_the_bar_adds_up_to_the_memory_of_the_gpu(name: str) -> None:
+    plan = plan_of(pool=None)
+    share = plan_memory.shares(plan)[0]
+    assert share.missing == 0
+    total = plan.pools[0].total_bytes
+    assert sum(value for _, value in share.parts) == total
+    assert share.used == 30 * 1.25 * GIB
+    chart, alt = plan_memory.memory_chart([share], total, theme.PALETTES[name])
+    assert chart.checked.data
+    assert "cache in use 37.5 GiB" in alt
+
+
+def test_what_lacks_is_drawn_beyond_the_memory() -> None:
+    share = plan_memory.shares(plan_of(users=100))[0]
+    # 100 × 1.25 GiB are wanted of 50.
+    assert share.used == 50 * GIB
+    assert share.missing == 75 * GIB
+    assert share.free == 0
+
+
+def test_replicas_share_the_users() -> None:
+    share = plan_memory.shares(plan_of(users=31, dp=2))[0]
+    assert share.used == 16 * 1.25 * GIB
+
+
+def test_cells_and_edges_of_the_heat_map() -> None:
+    columns = plan_grid.contexts(32_768, 131_072)
+    assert columns[0] == 1024
+    assert columns[-1] == 131_072
+    assert {2**n for n in range(10, 18)} <= set(columns)
+    assert plan_grid.contexts(100, 128)[-1] == 128
+    assert max(plan_grid.users(30, 40)) >= 60
+    assert len(plan_grid.contexts(10**6, 10**7)) <= 45
+    assert len(plan_grid.users(10**6, 10**6)) <= 45
+    assert plan_grid.edges((1, 2, 4)) == [-0.5, 0.5, 1.5, 2.5]
+
+
+@pytest.mark.parametrize("name", ["light", "dark"])
+def test_the_heat_map_says_what_the_grid_says(name: str) -> None:
+    found = Grid(
+        contexts=(1024, 2048), users=(1, 2, 4), most=(Ends(low=2, best=3, high=4), Ends(low=1, best=1, high=1)),
+        fits=np.array([[2, 2], [2, 0], [1, 0]], dtype=np.int8), limits=(),
+    )  # fmt: skip
+    chart, alt = plan_grid.grid_chart(
+        found, tokens=2048, wanted=2, limit=2048, sequences=4, colours=theme.PALETTES[name]
+    )
+    full, unsure, safe, hopeful, cells, here = chart.checked.data
+    assert [list(row) for row in full.z] == [[0.5, 1.0], [1.0, None], [None, None]]
+    assert [list(row) for row in unsure.z] == [[None, None], [None, None], [1.0, None]]
+    # The edge runs along the cells: above two rows of the first column, above one of the second.
+    assert list(safe.y) == [1.5, 1.5, 0.5, 0.5]
+    assert list(hopeful.y) == [2.5, 2.5, 0.5, 0.5]
+    assert [list(one) for one in cells.customdata] == [[1024, 1], [2048, 1], [1024, 2], [2048, 2], [1024, 4], [2048, 4]]
+    assert (here.x[0], here.y[0]) == (11, 1)
+    assert "2 to 4" in alt
+    assert "at most 4 at once" in alt
+
+
+def test_the_grid_of_the_screen_is_the_plans() -> None:
+    model, wanted = catalogue.load(LLAMA), plan_of(pool=51 * GIB).deployment
+    columns = plan_grid.contexts(32_768, model.context_limit)
+    found = grid(model, wanted, columns, plan_grid.users(30, 100))
+    assert found.most[columns.index(32_768)].low == 40
+
+
+@pytest.mark.parametrize("name", ["light", "dark"])
+def test_curves_are_drawn_and_said(name: str) -> None:
+    lines = [
+        plan_curves.Curve(
+            name="as planned", most=[Ends(low=8, best=8, high=8), Ends(low=4, best=4, high=4)], main=True
+        ),
+        plan_curves.Curve(name="<b>fp8</b>", most=[Ends(low=16, best=16, high=16), Ends(low=0, best=0, high=0)]),
+    ]
+    made = plan_curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.PALETTES[name])
+    assert made is not None
+    chart, alt = made
+    assert list(chart.checked.data[1].y) == [16]
+    assert "&lt;b&gt;fp8" in str(chart.to_dict())
+    assert "as planned: 8 at 4K" in alt
+    nothing = [plan_curves.Curve(name="x", most=[Ends(low=0, best=0, high=0)])]
+    assert plan_curves.curves_chart(nothing, (4096,), tokens=1, users=1, colours=theme.LIGHT) is None
+
+
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [
+        (Split(), "one GPU"), (Split(tp=8), "TP 8"), (Split(tp=4, dp=2), "TP 4 × 2 replicas"),
+        (Split(tp=8, dcp=8), "TP 8 · DCP 8"), (Split(dp=8, expert_parallel=True), "DP 8 · expert parallel"),
+        (Split(tp=2, pp=4), "TP 2 × PP 4"),
+    ],
+)  # fmt: skip
+def test_splits_in_words(split: Split, said: str) -> None:
+    assert words.split_words(split) == said
+
+
+def test_ranges_in_words() -> None:
+    assert words.span(Ends(low=41, best=42, high=43)) == "41–43"
+    assert words.span(Ends(low=5, best=5, high=5)) == "5"
+    assert words.span_bytes(Ends(low=51 * GIB, best=52 * GIB, high=54 * GIB)) == "51.0–54.0 GiB"
+    assert words.span_bytes(Ends(low=-GIB, best=0, high=GIB)) == "0.0–1.0 GiB"
+    assert words.factor(2) == "2.0×"
+    assert words.factor(1.1) == "+10%"
+    assert words.factor(None) == "–"
+    assert words.seconds(0.0254) == "25.4 ms"
+
+
+def test_every_choice_has_a_key_and_a_way_there_and_back() -> None:
+    plain = ConcurrencyOptions(users=7)
+    for name in plan_state.KEYS:
+        choice = name.removeprefix("plan_")
+        value = getattr(plain, choice)
+        assert plan_state.read(choice, plan_state.written(choice, value)) == value
