@@ -334,7 +334,8 @@ def race(story: Story, wanted: Sequence[int], colours: Palette, shipped: str) ->
     probes = story.probes
     if not probes:
         return None
-    y = milliseconds(max(_both(probes)) * (1.3 if any(one.spread for one in probes) else 1.12))
+    spreads = any(one.spread for one in probes)
+    y = milliseconds(max(_both(probes)) * (1.3 if spreads else 1.12))
     plot = Plot(
         x=_contexts([*wanted, *(one.context for one in probes), *_cut_at(story)], 0.38), y=y, colours=colours,
         height=340, x_title="tokens before the one that is made",
@@ -345,7 +346,7 @@ def race(story: Story, wanted: Sequence[int], colours: Palette, shipped: str) ->
         mine = sorted((one for one in probes if one.variant == variant), key=lambda one: one.context)
         name = look.variant_name(variant, shipped)
         # Side by side, so that one upright does not hide the other.
-        aside = (plot.x.high / plot.x.low) ** (0.008 * (at - (len(looks) - 1) / 2))
+        aside = (plot.x.high / plot.x.low) ** (0.008 * (at - (len(looks) - 1) / 2)) if spreads else 1.0
         plot.spreads([(one.context * aside, *one.spread) for one in mine if one.spread], colour)
         plot.line([(one.context * aside, one.seconds) for one in mine], colour, width=3)
         plot.dots([(one.context * aside, one.seconds, _said(one, name)) for one in mine], colour, shape)
@@ -356,7 +357,7 @@ def race(story: Story, wanted: Sequence[int], colours: Palette, shipped: str) ->
     last = max(one.context for one in probes)
     ends = sorted(end for end in ends if end[1] == last)
     places = spread([end[0] for end in ends], _NAME_PX / plot.height * y.high, 0, y.high)
-    beside = last * (plot.x.high / plot.x.low) ** (0.004 * len(looks))
+    beside = last * (plot.x.high / plot.x.low) ** (0.004 * len(looks) if spreads else 0)
     for (_, _, text, colour), place in zip(ends, places, strict=True):
         plot.note(beside, place, text, colour, wide=True)
     _mark_cuts(plot, story, lambda cut: look.variant_name(str(cut.get("variant") or ""), shipped))

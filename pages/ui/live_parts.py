@@ -49,6 +49,7 @@ def style(colours: theme.Palette) -> None:
 .st-key-live_run button p,.st-key-live_stop button p{{font-size:1.25rem;font-weight:600}}
 .st-key-numbers [data-testid="stMetricValue"]{{font-variant-numeric:tabular-nums}}
 @media (min-width:1200px){{.st-key-numbers [data-testid="stMetricValue"]{{font-size:2.6rem}}}}
+[class*="st-key-live_"][class*="_foot"]{{margin-top:-.6rem}}
 @keyframes kv-pulse{{50%{{opacity:.25}}}}
 @keyframes kv-blink{{50%{{opacity:0}}}}
 @media (prefers-reduced-motion:no-preference){{
@@ -56,6 +57,8 @@ def style(colours: theme.Palette) -> None:
   .kv-say em{{animation:kv-blink 1s steps(1) infinite}}
 }}
 @media (max-width:640px){{
+  .st-key-live_probe_row [role="group"],.st-key-live_race_row [role="group"],
+  .st-key-live_probe_row [role="radiogroup"],.st-key-live_race_row [role="radiogroup"]{{flex-wrap:wrap}}
   {phone} {{flex:1 1 100%;min-width:100%;width:100%}}
   .st-key-live_settings [data-testid="stColumn"]:nth-child(n+3)
     {{flex:1 1 calc(50% - 1rem);min-width:calc(50% - 1rem);width:calc(50% - 1rem)}}
@@ -203,17 +206,16 @@ def _curves(colours: theme.Palette) -> None:
 
 
 def picture(name: str, title: str, chart: Drawn | Lanes, source: str, finished: bool) -> None:
-    """A chart, its legend, and once nothing moves any more a button that gives it as a file."""
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"live_{name}_head"):
-        if isinstance(chart, Drawn):
-            st.html(chart.legend)
-        if finished:
-            st.download_button(
-                "SVG", lambda: chart.svg(title, source).encode(), f"kv-live-{name}.svg", "image/svg+xml",
-                key=f"live_{name}_svg", on_click="ignore", type="tertiary", icon=":material/download:",
-                help="This chart as a file: SVG, from the same figures.",
-            )  # fmt: skip
+    """A chart and its legend, and below it the button that gives it as a file once nothing moves any more."""
+    if isinstance(chart, Drawn):
+        st.html(chart.legend)
     st.html(chart.html)
+    with st.container(horizontal=True, horizontal_alignment="right", key=f"live_{name}_foot"):
+        st.download_button(
+            "SVG", lambda: chart.svg(title, source).encode(), f"kv-live-{name}.svg", "image/svg+xml",
+            key=f"live_{name}_svg", on_click="ignore", type="tertiary", icon=":material/download:",
+            disabled=not finished, help="This chart as a file: SVG, from the same figures.",
+        )  # fmt: skip
 
 
 def probe(off: str, colours: theme.Palette) -> None:
@@ -269,7 +271,7 @@ def race(off: str, colours: theme.Palette) -> None:
     with button:
         live_controls.stop_or("Race", "live_race_go", live_controls.race, disabled=bool(off), icon=":material/flag:")
     if refused:
-        st.caption(f"Left out, because this model's heads do not allow it: {plain(', '.join(refused))}.")
+        st.caption(f"Left out, because it cannot be run with this model: {plain(', '.join(refused))}.")
     _moving((RACE,), lambda: _race(colours, shipped))
 
 
