@@ -43,13 +43,19 @@ def replicas(deployment: Deployment) -> Iterator[Change]:
 
 
 def splits(model: Model, deployment: Deployment, gpus: int) -> Iterator[Change]:
-    """Every other valid split over so many GPUs."""
+    """Every other valid split over so many GPUs; over more of them only where the pipeline grows no deeper.
+
+    More stages hold a little more than replicas or ranks do, and leave every request as slow as before: nobody buys
+    GPUs for that.
+    """
     for shard in shards(model, deployment.engine, gpus):
         if shard.refused:
             continue
         after = shard.onto(deployment)
         more = gpus != deployment.gpus
         if after == deployment or (more and after == replace(deployment, dp=2 * deployment.dp)):
+            continue
+        if more and after.pp > deployment.pp:
             continue
         name = split_name(after)
         yield Change(

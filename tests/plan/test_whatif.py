@@ -71,7 +71,8 @@ def test_prices_name_what_is_given_up() -> None:
     assert "AIME 2025" in found["fp8 cache"].price
     assert "refused" in found["context 16,384"].price
     assert "quality" in found["awq weights"].price
-    assert "8 × H100 SXM5 80GB instead of 4" in found["8 GPUs: TP 4 × PP 2"].price
+    assert "8 × H100 SXM5 80GB instead of 4" in found["2 replicas"].price
+    assert not any("× PP" in name for name in found if name.startswith("8 GPUs"))
     assert "Less is left to the system" in found["utilisation 0.95"].price
 
 
