@@ -12,6 +12,7 @@ from pages.ui.live_lanes import Bar, Lane, Lanes
 from pages.ui.live_look import Fill
 from pages.ui.live_plot import Drawn, Plot, Scale, nice_above, span_above, steps
 from pages.ui.live_story import CACHE, MODES, RECOMPUTE, Held, Probe, Side, Story, Token
+from pages.ui.live_words import limit_words
 from pages.ui.theme import Palette
 from pages.ui.variant_curves import spread
 from pages.ui.words import plural
@@ -145,11 +146,6 @@ def _cuts(story: Story) -> list[tuple[float, str]]:
         if tokens:
             found.append((tokens[-1].context, f"stopped here: {limit_words(str(cut.get('why')))}"))
     return found
-
-
-def limit_words(why: str) -> str:
-    """The limit that cut a curve off."""
-    return {"time": "time budget", "tokens": "token limit", "memory": "memory limit"}.get(why, why)
 
 
 def milliseconds(high: float) -> Scale:

@@ -129,13 +129,8 @@ def _status(kind: str, result: Result | None) -> None:
             st.html(f"<div class='kv-go' role='status'><i class='still'></i><span>{escape(text)}</span></div>")
     if result is not None and (said := words.recording_words(result)):
         st.caption(f":material/radio_button_checked: {said}")
-    if result is not None:
-        for cut in result.story.truncated:
-            name = live_look.SIDE_NAMES.get(str(cut.get("mode")), "")
-            if kind == RACE:
-                name = f"of {live_look.variant_name(str(cut.get('variant') or ''))}"
-            why = live_charts.limit_words(str(cut.get("why")))
-            st.caption(f"The curve {plain(name)} ends early, before {cut.get('at', 0):,} tokens: {why}.")
+    if result is not None and (said := words.cut_words(result.story, race=kind == RACE)):
+        st.caption(plain(said))
 
 
 def _answer(result: Result | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import streamlit as st
@@ -171,8 +172,8 @@ def _add(record: RunRecord) -> RunRecord:
 
 
 def unlike(name: str, taken: set[str]) -> str:
-    """The name with the first number from 2 that nobody has."""
-    base = name[: MAX_NAME - 8]
+    """The name with the first number from 2 that nobody has, in place of the number that it may have."""
+    base = re.sub(r" \(\d{1,4}\)$", "", name)[: MAX_NAME - 8]
     return next(made for number in range(2, 10_000) if (made := f"{base} ({number})") not in taken)
 
 
@@ -180,6 +181,7 @@ def _load() -> None:
     file = st.session_state.get("live_load")
     if file is None:
         return
+    st.session_state["live_run_told"] = None
     try:
         record = runs.from_json(file.getvalue())
     except LiveError as problem:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvcore.units import format_bytes, format_count
 from pages.ui.cards import Card
-from pages.ui.live_look import duration, rate, times, variant_name
+from pages.ui.live_look import SIDE_NAMES, duration, rate, times, variant_name
 from pages.ui.live_replay import where
 from pages.ui.live_state import Result, Ticket
 from pages.ui.live_story import CACHE, RECOMPUTE, Probe, Story
@@ -210,6 +210,26 @@ def status(result: Result, ticket: Ticket | None, stopping: bool = False) -> tup
     if story.cache.prefill:
         return f"With the cache: token {len(story.cache.tokens) + 1}", None
     return "Reading the prompt", None
+
+
+def cut_words(story: Story, *, race: bool) -> str:
+    """Which curves were cut off, where and why; no markdown, empty where none was."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for cut in story.truncated:
+        mode, variant = str(cut.get("mode")), str(cut.get("variant") or "")
+        name = variant_name(variant) if race else SIDE_NAMES.get(mode, mode)
+        found.setdefault((limit_words(str(cut.get("why"))), int(cut.get("at") or 0)), []).append(name)
+    parts = []
+    for (why, at), names in found.items():
+        *most, last = dict.fromkeys(names)
+        who = f"{', '.join(most)} and {last}" if most else last
+        parts.append(f"{who}, at {at:,} tokens ({why})")
+    return f"Cut off early: {'; '.join(parts)}." if parts else ""
+
+
+def limit_words(why: str) -> str:
+    """The limit that cut a curve off."""
+    return {"time": "time budget", "tokens": "token limit", "memory": "memory limit"}.get(why, why)
 
 
 def ended(result: Result) -> str:

@@ -15,7 +15,17 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.live import runs
 from kvcore.live.link import PROMPT
-from pages.ui import live_charts, live_compare, live_controls, live_plot, live_replay, live_state, live_words, theme
+from pages.ui import (
+    live_charts,
+    live_compare,
+    live_controls,
+    live_plot,
+    live_replay,
+    live_runs,
+    live_state,
+    live_words,
+    theme,
+)
 from pages.ui import live_look as look
 from pages.ui.live_look import duration, times
 from pages.ui.live_story import Story, tell
@@ -525,6 +535,15 @@ def test_a_name_that_is_taken_gets_a_number_and_can_be_taken_over(queue: FakeQue
     assert not at.info
 
 
+@pytest.mark.parametrize(
+    ("name", "taken", "made"),
+    [("a", {"a"}, "a (2)"), ("a (2)", {"a", "a (2)"}, "a (3)"), ("a (b)", {"a (b)"}, "a (b) (2)"),
+     ("x" * 200, {"x" * 200}, "x" * 192 + " (2)")],
+)  # fmt: skip
+def test_names_that_are_taken(name: str, taken: set[str], made: str) -> None:
+    assert live_runs.unlike(name, taken) == made
+
+
 def test_a_run_that_has_to_go_is_named(queue: FakeQueue) -> None:
     at = open_link(live_probe_too="0", live_again="0", live_new="8")
     for number in range(13):
@@ -671,6 +690,14 @@ def test_a_probe_and_a_race_that_the_time_cut_off_say_where() -> None:
     drawn = live_charts.race(tell([*events[:-1], *cuts]), (), theme.LIGHT, "")
     assert drawn is not None
     assert "MHA and MQA stopped: time budget" in drawn.html
+    more = {**cuts[0], "variant": "mla", "why": "memory", "at": 512}
+    assert live_words.cut_words(tell([*cuts, more]), race=True) == (
+        "Cut off early: MHA and MQA, at 4,096 tokens (time budget); MLA, at 512 tokens (memory limit)."
+    )
+    assert live_words.cut_words(tell([cut]), race=False) == (
+        "Cut off early: without it, recomputed, at 4,096 tokens (time budget)."
+    )
+    assert live_words.cut_words(tell([]), race=True) == ""
 
 
 def timed(**job: object) -> list[dict[str, object]]:
