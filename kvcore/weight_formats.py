@@ -58,6 +58,7 @@ _FORMATS = (
     _w("gptq", 4 + (16 + 4) / 128, "GPTQ 4-bit, scale and zero per 128", _USUAL),
     _w("gptq8", 8 + (16 + 8) / 128, "GPTQ 8-bit, scale and zero per 128", _USUAL),
     _w("awq8", 8 + (16 + 8) / 128, "AWQ 8-bit, scale and zero per 128", _USUAL),
+    _w("bnb4", 4 + 8 / 64 + 32 / 16384, "bitsandbytes NF4, 8-bit scale per 64, 32-bit scale per 256 scales", _USUAL),
     _w("nvfp4", 4.5, "4-bit float, fp8 scale per 16", _USUAL),
     _w("mxfp4", 4.25, "4-bit float, exponent per 32, experts only", _ALL_BUT_EXPERTS),
     _w("q8_0", 8.5, "GGUF Q8_0"),

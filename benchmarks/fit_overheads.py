@@ -1,0 +1,267 @@
+"""Fit vLLM's overheads on the logged starts of data/field/memory.jsonl: `python -m benchmarks.fit_overheads`.
+
+Prints what each start shows, cross-validates (a start is never judged by a fit that saw another of its source), and
+writes data/overheads.json unless `--check` is given. data/OVERHEADS.md says where the parts come from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+from kvcore import catalogue
+from kvcore.hardware import Accelerator, accelerator
+from kvcore.model import Model, model_from_config, parse_config
+from kvcore.paths import DATA
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.overhead_fit import Case, cross_validate, fit
+from kvcore.plan.overhead_rule import SPREAD, Fit, ends_gib, parts_gib
+from kvcore.plan.overhead_shape import profile
+from kvcore.plan.rank_weights import rank_weights
+from kvcore.units import GIB
+
+SOURCE = DATA / "field" / "memory.jsonl"
+RESULT = DATA / "overheads.json"
+# A card whose identifier is not in the catalogue: nvidia-smi's total is about this much more than what CUDA gives.
+_UNLISTED_SHARE = 1.016
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One usable record: its case for the fit, and what a plan is judged by, in GiB."""
+
+    record: dict[str, Any]
+    case: Case
+    total: float
+    available: float
+    predicted_weights: float
+    logged_weights: float | None
+
+    @property
+    def weights_error(self) -> float | None:
+        """Predicted over logged weights, less 1, where the checkpoint is as published; else None."""
+        if self.logged_weights is None or self.record["weights_note"]:
+            return None
+        return self.predicted_weights / self.logged_weights - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The available memory of one start beside its prediction by a fit that did not see its source, in GiB."""
+
+    start: Start
+    low: float
+    best: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """Predicted less logged, as a share of the GPU's memory."""
+        return (self.best - self.start.available) / self.start.total
+
+    @property
+    def inside(self) -> bool:
+        return self.low - 0.005 <= self.start.available <= self.high + 0.005
+
+    @property
+    def width(self) -> float:
+        return (self.high - self.low) / self.start.total
+
+
+def records() -> list[dict[str, Any]]:
+    """Every record of the file."""
+    return [json.loads(line) for line in SOURCE.read_text("utf-8").splitlines()]
+
+
+def starts() -> list[Start]:
+    """The usable records, in order."""
+    return [_start(record) for record in records() if not record["excluded"]]
+
+
+def graph_only() -> list[Case]:
+    """Starts that cannot be judged, but whose log states the estimate for CUDA graphs with all that it depends on."""
+    found = []
+    for record in records():
+        if record["graphs_usable"]:
+            made = profile(model_of(record), deployment_of(record))
+            found.append(
+                Case(
+                    id=record["id"],
+                    group=record["group"],
+                    profile=made,
+                    utilization=1.0,
+                    weights=0.0,
+                    weights_estimated=False,
+                    overhead=None,
+                    with_driver=False,
+                    graphs=record["reported"]["cuda_graph_estimated_gib"],
+                )
+            )
+    return found
+
+
+def model_of(record: dict[str, Any]) -> Model:
+    """The model of a record: of the catalogue, of the field reports' own configurations, or written beside it."""
+    config = record["config"]
+    if isinstance(config, dict):
+        return model_from_config(config, record["catalogue_note"])
+    if config:
+        return model_from_config(parse_config((DATA / "field" / "models" / config).read_text("utf-8")), record["id"])
+    return catalogue.load(record["catalogue_id"])
+
+
+def deployment_of(record: dict[str, Any]) -> Deployment:
+    """How the record's server was started."""
+    return Deployment(
+        gpu=_gpu(record),
+        context=record["max_model_len"] or 8192,
+        tp=record["tp"],
+        pp=record["pp"],
+        expert_parallel=record["expert_parallel"],
+        engine_version=record["engine_version"],
+        weight_format=record["weight_format"],
+        utilization=record["utilization"],
+        max_num_batched_tokens=record["max_num_batched_tokens"],
+        max_num_seqs=record["max_num_seqs"],
+        enforce_eager=record["enforce_eager"],
+        speculative_tokens=record["speculative_tokens"],
+    )
+
+
+def _gpu(record: dict[str, Any]) -> Accelerator:
+    if record["gpu_id"] or "total_gpu_gib" not in record["reported"]:
+        # Where only the graphs are read, any card of the smaller defaults will do.
+        return accelerator(record["gpu_id"] or "rtx-4090")
+    total = round(record["reported"]["total_gpu_gib"] * _UNLISTED_SHARE * GIB)
+    capability = str(record["compute_capability"])
+    return replace(accelerator("rtx-3090"), id="unlisted", reported_bytes=total, compute_capability=capability)
+
+
+def _start(record: dict[str, Any]) -> Start:
+    model, deployment, logged = model_of(record), deployment_of(record), record["reported"]
+    made = profile(model, deployment)
+    if record["multimodal"]:
+        made = replace(made, shape=replace(made.shape, multimodal=True))
+    weights = rank_weights(model, deployment)[0]
+    stated = logged.get("total_gpu_gib")
+    total = stated or deployment.gpu.memory_bytes / GIB
+    published = not record["weights_note"]
+    held = weights.bytes / GIB if published else logged["weights_gib"]
+    driver = deployment.gpu.memory_bytes / GIB - stated if stated and record["gpu_id"] else None
+    # What the log says was loaded tells more about the other parts than what was predicted.
+    loaded = logged.get("weights_gib") or held
+    case = Case(
+        id=record["id"],
+        group=record["group"],
+        profile=made,
+        utilization=record["utilization"],
+        weights=held,
+        weights_estimated=published,
+        overhead=total * record["utilization"] - loaded - logged["available_kv_gib"],
+        with_driver=stated is None,
+        activation=logged.get("activation_gib"),
+        non_torch=logged.get("non_torch_gib"),
+        graphs=logged.get("cuda_graph_estimated_gib"),
+        driver=driver,
+    )
+    return Start(
+        record=record,
+        case=case,
+        total=total,
+        available=logged["available_kv_gib"],
+        predicted_weights=weights.bytes / GIB,
+        logged_weights=logged.get("weights_gib"),
+    )
+
+
+def judge(start: Start, rule: Fit) -> Judged:
+    """What the fit leaves for the cache, with predicted weights wherever the checkpoint is as published."""
+    case = start.case
+    parts = parts_gib(rule.coefficients, case.profile, case.utilization, case.with_driver)
+    low, high = ends_gib(rule, parts, case.profile, case.weights if case.weights_estimated else 0.0)
+    left = start.total * case.utilization - case.weights
+    return Judged(start=start, low=left - high, best=left - parts.total, high=left - low)
+
+
+def judged(found: Sequence[Start]) -> list[Judged]:
+    """Every start, by the fit that saw nothing of its source."""
+    rules = cross_validate([start.case for start in found] + graph_only())
+    return [judge(start, rules[start.case.group]) for start in found]
+
+
+def summary(rows: Sequence[Judged]) -> dict[str, float]:
+    """What is asked of the fit: errors and widths as shares of the GPU's memory, weights as shares of themselves."""
+    weights = [abs(row.start.weights_error) for row in rows if row.start.weights_error is not None]
+    return {
+        "starts": len(rows),
+        "sources": len({row.start.case.group for row in rows}),
+        "median_error": median(abs(row.error) for row in rows),
+        "largest_error": max(abs(row.error) for row in rows),
+        "inside": sum(row.inside for row in rows) / len(rows),
+        "median_width": median(row.width for row in rows),
+        "weights_compared": len(weights),
+        "weights_median_error": median(weights),
+        "weights_within_2_percent": sum(error <= 0.02 for error in weights) / len(weights),
+    }
+
+
+def write(rule: Fit, rows: Sequence[Judged]) -> None:
+    """data/overheads.json: coefficients, ends, and the cross-validated residuals."""
+    result = {
+        "made_by": "python -m benchmarks.fit_overheads, from data/field/memory.jsonl",
+        "coefficients": {name: round(value, 4) for name, value in asdict(rule.coefficients).items()},
+        "spread": SPREAD,
+        "low": round(rule.low, 3),
+        "high": round(rule.high, 3),
+        "cross_validated": {name: round(value, 4) for name, value in summary(rows).items()},
+        "residuals": [
+            {
+                "id": row.start.case.id,
+                "source": row.start.case.group,
+                "logged_gib": row.start.available,
+                "low_gib": round(row.low, 2),
+                "best_gib": round(row.best, 2),
+                "high_gib": round(row.high, 2),
+                "share_of_gpu": round(row.error, 4),
+            }
+            for row in rows
+        ],
+    }
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+
+
+def main() -> None:
+    """Fit, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="print only")
+    arguments = parser.parse_args()
+    found = starts()
+    rows = judged(found)
+    print(
+        f"{'start':30} {'version':12} {'logged':>7} {'low':>7} {'best':>7} {'high':>7} {'off':>7} {'width':>6}  weights"
+    )
+    for row in rows:
+        weights = row.start.weights_error
+        print(
+            f"{row.start.case.id[:30]:30} {row.start.record['engine_version']:12} {row.start.available:7.2f} "
+            f"{row.low:7.2f} {row.best:7.2f} {row.high:7.2f} {row.error:+7.1%} {row.width:6.1%}"
+            f"{'  ' if row.inside else ' !'}{'logged' if weights is None else f'{weights:+.1%}'}"
+        )
+    print("\nLeft out:")
+    for record in records():
+        if record["excluded"]:
+            print(f"  {record['id']}: {record['excluded']}")
+    rule = fit([start.case for start in found] + graph_only())
+    print("\nCoefficients:", {name: round(value, 3) for name, value in asdict(rule.coefficients).items()})
+    print(f"Ends: {rule.low:.2f} spreads below, {rule.high:.2f} above")
+    print("Cross-validated:", {name: round(value, 4) for name, value in summary(rows).items()})
+    if not arguments.check:
+        write(rule, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Overheads of the engines that few logs speak of: what their code does, with ranges that admit how little is known.
+
+SGLang keeps activations and graphs in the share that it leaves free; TensorRT-LLM takes its share of what is free after
+a dummy run; llama.cpp allocates compute buffers that follow from its graph; transformers only computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kvcore.model.model import Model
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.ends import Ends
+from kvcore.plan.overhead_shape import shape
+from kvcore.plan.rank_weights import RankWeights
+from kvcore.units import GIB
+
+# What nvidia-smi reports and CUDA does not give (data/overheads.json), and what a CUDA context takes.
+DRIVER = Ends(low=0.25, best=0.45, high=0.8)
+CONTEXT = Ends(low=0.3, best=0.45, high=0.7)
+COLLECTIVES = Ends(low=0.3, best=0.8, high=2.0)
+NOTHING = Ends(low=0.0, best=0.0, high=0.0)
+# llama.cpp computes in 32 bits (graph of a layer, llama-graph.cpp): gate, up, their product and five residual rows.
+_F32, _RESIDUAL_ROWS, _MASK_BYTES = 4, 5, 2
+_UBATCH = 512
+# Ollama keeps this much of every GPU free (discover: gpuMinimumMemory, 457 MiB).
+_OLLAMA_FREE = 457 / 1024
+_TRT_TOKENS, _TRT_SEQS = 8192, 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """One part in GiB."""
+
+    name: str
+    gib: Ends[float]
+    formula: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """The parts of one engine, and notes."""
+
+    parts: tuple[Estimate, ...]
+    notes: tuple[str, ...] = ()
+
+
+def _times(ends: Ends[float], factor: float) -> Ends[float]:
+    return ends.map(lambda value: value * factor)
+
+
+def _driver(deployment: Deployment) -> Estimate:
+    known = deployment.gpu.vendor == "NVIDIA" and not deployment.gpu.unified_memory
+    return Estimate(
+        name="kept by the driver",
+        gib=DRIVER if known else NOTHING,
+        formula="what nvidia-smi counts and CUDA does not give",
+    )
+
+
+def _runtime(deployment: Deployment) -> Estimate:
+    several = deployment.tp > 1
+    gib = Ends(
+        low=CONTEXT.low + several * COLLECTIVES.low,
+        best=CONTEXT.best + several * COLLECTIVES.best,
+        high=CONTEXT.high + several * COLLECTIVES.high,
+    )
+    text = f"a context of {CONTEXT.best:g} GiB"
+    if several:
+        text += f" + {COLLECTIVES.best:g} GiB for collectives of {deployment.tp} ranks"
+    return Estimate(name="runtime", gib=gib, formula=text)
+
+
+def _sglang(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
+    share = deployment.utilization or 0.9
+    parts = tuple(
+        Estimate(name=part.name, gib=_times(part.gib, share), formula=f"{part.formula}, × {share:g}")
+        for part in (_driver(deployment), _runtime(deployment))
+    )
+    note = "Activations and CUDA graphs live in the share that SGLang leaves free (mem_fraction_static)."
+    return Estimates(parts=parts, notes=(note,))
+
+
+def _tensorrt(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
+    made = shape(model, deployment.tp)
+    tokens = deployment.max_num_batched_tokens or _TRT_TOKENS
+    seqs = min(tokens, deployment.max_num_seqs or _TRT_SEQS)
+    layer = tokens * (made.layer_width + 2 * made.hidden) * 2 / GIB
+    logits = seqs * made.vocabulary * 4 / GIB
+    text = (
+        f"{tokens:,} tokens × ({made.layer_width:,} + 2 × {made.hidden:,}) × 2 B; {seqs:,} × {made.vocabulary:,} × 4 B"
+    )
+    activation = Estimate(
+        name="activation peak",
+        gib=Ends(low=0.5 * layer, best=max(layer, logits), high=2 * layer + 2 * logits + 1),
+        formula=f"the larger of {text}",
+    )
+    note = "The share is of what is free after a dummy run: an estimate of the dummy run decides."
+    return Estimates(parts=(activation, _runtime(deployment), _driver(deployment)), notes=(note,))
+
+
+def compute_buffer_gib(model: Model, tokens: int, cells: int, flash: bool) -> Ends[float]:
+    """llama.cpp's compute buffer of one device: a layer of a micro-batch in 32 bits, and its attention mask.
+
+    Without flash attention also the scores of all heads. Builds that reserve the logits of a whole micro-batch take
+    `tokens` × vocabulary × 4 B instead of the layer, the high end.
+    """
+    made = shape(model, 1)
+    layer = tokens * (made.layer_width + _RESIDUAL_ROWS * made.hidden) * _F32
+    mask = tokens * cells * _MASK_BYTES
+    scores = 0 if flash else model.num_attention_heads * tokens * cells * _F32
+    logits = tokens * made.vocabulary * _F32
+    best = layer + mask + scores
+    return Ends(
+        low=0.8 * best / GIB, best=best / GIB, high=(1.6 * (mask + scores) + max(1.6 * layer, 1.1 * logits)) / GIB
+    )
+
+
+def _buffers(model: Model, deployment: Deployment) -> Estimate:
+    options = dict(deployment.options)
+    parallel = int(options.get("parallel") or options.get("num_parallel") or deployment.max_num_seqs or 1)
+    cells = int(options.get("ctx_size") or options.get("num_ctx") or deployment.context * parallel)
+    tokens = int(options.get("ubatch_size") or _UBATCH)
+    flash = options.get("flash_attn") != "off"
+    return Estimate(
+        name="compute buffers",
+        gib=compute_buffer_gib(model, tokens, cells, flash),
+        formula=f"{tokens:,} tokens × one layer in 32 bits + a mask of {tokens:,} × {cells:,} × {_MASK_BYTES} B",
+    )
+
+
+def _llamacpp(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
+    runtime = Estimate(name="runtime", gib=CONTEXT, formula=f"a context of {CONTEXT.best:g} GiB on each GPU")
+    return Estimates(parts=(_buffers(model, deployment), runtime, _driver(deployment)))
+
+
+def _ollama(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
+    kept = Estimate(
+        name="kept free",
+        gib=Ends(low=_OLLAMA_FREE, best=_OLLAMA_FREE, high=2 * _OLLAMA_FREE),
+        formula="457 MiB of every GPU that Ollama does not use",
+    )
+    found = _llamacpp(model, deployment, weights)
+    return Estimates(parts=(*found.parts, kept))
+
+
+def _transformers(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
+    made = shape(model, 1)
+    tokens = deployment.context
+    layer = tokens * (made.layer_width + 4 * made.hidden) * 2 / GIB
+    logits = tokens * made.vocabulary * 6 / GIB
+    activation = Estimate(
+        name="activation peak",
+        gib=Ends(low=0.7 * layer, best=layer, high=2 * layer + logits),
+        formula=f"a prompt of {tokens:,} tokens at once × ({made.layer_width:,} + 4 × {made.hidden:,}) × 2 B; "
+        f"versions that keep the logits of all tokens take {made.vocabulary:,} × 6 B more for each",
+    )
+    slack = Estimate(
+        name="allocator",
+        gib=Ends(low=0.0, best=0.02 * weights.bytes / GIB, high=0.06 * weights.bytes / GIB),
+        formula="blocks of the caching allocator that are not full: 2 % of the weights",
+    )
+    return Estimates(parts=(activation, _runtime(deployment), slack, _driver(deployment)))
+
+
+ESTIMATES: Mapping[str, Callable[[Model, Deployment, RankWeights], Estimates]] = {
+    "sglang": _sglang,
+    "tensorrt-llm": _tensorrt,
+    "llama.cpp": _llamacpp,
+    "ollama": _ollama,
+    "transformers": _transformers,
+}

@@ -1,0 +1,156 @@
+"""How the few numbers of the overhead rule are fitted on logged memory, and how far off it is.
+
+All coefficients are fitted together, by least squares in which far outliers count less, with the values that follow
+from reading the engine's code as a weak prior; a coefficient that no report speaks of stays there. The ends are
+conformal: as many spreads off as held a share of the starts that a fit had not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import ceil, sqrt
+
+from kvcore.plan.overhead_rule import MIB_IN_GIB, Coefficients, Fit, parts_gib, spread_gib
+from kvcore.plan.overhead_shape import Profile
+
+# Relative and absolute error that an equation is expected to have, in the least squares.
+_EQUATION_SHARE, _EQUATION_GIB = 0.05, 0.1
+_PRIOR_SHARE = 0.5
+# The share of sources' starts that each end of the range shall hold.
+HELD = 0.96
+_ROUNDS = 25
+_HUBER = 2.0
+
+# By reading: 2 (16-bit logits) + 9 × 4 B while sorting values and 64-bit places; 2 + 2 × 4 B without.
+PRIOR = Coefficients(
+    forward=1.0, sorting=38.0, sampling=10.0, context=0.15, collective=0.5, graph_pool=0.1, graphs=0.4, encoder=0.8,
+    unified=3.0, driver=0.3, driver_share=0.003,
+)  # fmt: skip
+NAMES = tuple(field.name for field in fields(Coefficients))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One logged start: what is left for parts of it, in GiB. None where the log does not say.
+
+    `overhead`: share of the memory − weights − cache, None where only parts are known; `with_driver` where the share is
+    of what nvidia-smi reports.
+    """
+
+    id: str
+    group: str
+    profile: Profile
+    utilization: float
+    weights: float
+    weights_estimated: bool
+    overhead: float | None
+    with_driver: bool
+    activation: float | None = None
+    non_torch: float | None = None
+    graphs: float | None = None
+    driver: float | None = None
+
+
+def score(rule: Coefficients, case: Case) -> float:
+    """How many spreads a case lies above (below: negative) the best guess, beyond what open settings explain."""
+    if case.overhead is None:
+        return 0.0
+    parts = parts_gib(rule, case.profile, case.utilization, case.with_driver)
+    spread = spread_gib(parts, case.profile, case.weights if case.weights_estimated else 0.0)
+    off = case.overhead - parts.total
+    explained = parts.higher_peak - parts.activation if off > 0 else parts.activation - parts.lower_peak
+    beyond = sqrt(max(0.0, off * off - explained * explained)) / spread
+    return beyond if off > 0 else -beyond
+
+
+def fit(cases: Sequence[Case], share: float = HELD) -> Fit:
+    """Coefficients fitted on all cases, and ends that hold `share` of them on either side (conformal quantiles).
+
+    The scores are those of a fit that did not see the case's source: the ends are not flattered by the fit.
+    """
+    scores = [score(rule, case) for rule, held in _folds(cases) for case in held if case.overhead is not None]
+    return Fit(
+        coefficients=coefficients(cases),
+        low=_quantile([-value for value in scores], share),
+        high=_quantile(scores, share),
+    )
+
+
+def cross_validate(cases: Sequence[Case], share: float = HELD) -> Mapping[str, Fit]:
+    """For each group, a fit that saw none of it: neither its coefficients nor its ends."""
+    groups = sorted({case.group for case in cases})
+    return {group: fit([case for case in cases if case.group != group], share) for group in groups}
+
+
+def _folds(cases: Sequence[Case]) -> list[tuple[Coefficients, list[Case]]]:
+    groups = sorted({case.group for case in cases})
+    return [
+        (
+            coefficients([case for case in cases if case.group != group]),
+            [case for case in cases if case.group == group],
+        )
+        for group in groups
+    ]
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """The conformal quantile: one more than there are values, so that few values give a wide end; at least 1."""
+    ordered = sorted(values)
+    place = min(len(ordered), ceil((len(ordered) + 1) * share))
+    return max(1.0, ordered[place - 1]) if ordered else 2.0
+
+
+def coefficients(cases: Sequence[Case]) -> Coefficients:
+    """All coefficients by reweighted least squares; none is negative."""
+    import numpy as np
+
+    rule = PRIOR
+    prior = np.array([getattr(PRIOR, name) for name in NAMES])
+    for _ in range(_ROUNDS):
+        equations = [equation for case in cases for equation in _equations(case, rule)]
+        if not equations:
+            return PRIOR
+        matrix = np.array([row for row, _ in equations])
+        target = np.array([value for _, value in equations])
+        now = np.array([getattr(rule, name) for name in NAMES])
+        scale = _EQUATION_GIB + _EQUATION_SHARE * np.abs(target)
+        off = np.abs(matrix @ now - target) / scale
+        weight = np.sqrt(np.minimum(1.0, _HUBER / np.maximum(off, 1e-9))) / scale
+        rows = np.vstack([matrix * weight[:, None], np.diag(1 / (_PRIOR_SHARE * prior))])
+        right = np.concatenate([target * weight, np.full(len(NAMES), 1 / _PRIOR_SHARE)])
+        found = np.clip(np.linalg.lstsq(rows, right, rcond=None)[0], 0, None)
+        rule = Coefficients(**{name: float(value) for name, value in zip(NAMES, found, strict=True)})
+    return rule
+
+
+def _equations(case: Case, rule: Coefficients) -> list[tuple[list[float], float]]:
+    """Linear equations of one case, with the branch of the peak that the present coefficients choose."""
+    profile = case.profile
+    peak: dict[str, float]
+    per_logit = "sorting" if profile.sorts else "sampling"
+    sampler = getattr(rule, per_logit) * profile.logits_gib + profile.hidden_gib
+    known = profile.workspace_gib
+    if rule.forward * profile.forward_gib >= sampler:
+        peak = {"forward": profile.forward_gib}
+    else:
+        peak = {per_logit: profile.logits_gib}
+        known += profile.hidden_gib
+    encoder = {"encoder": 1.0} if profile.shape.multimodal else {}
+    outside = {"context": 1.0, "collective": 1.0 if profile.ranks > 1 else 0.0}
+    graphs = {"graph_pool": 1.0, "graphs": profile.graph_units / MIB_IN_GIB} if profile.graph_units else {}
+    rest = {"unified": 1.0} if profile.unified else {}
+    if case.with_driver and not profile.unified:
+        rest |= {"driver": case.utilization, "driver_share": case.utilization * profile.total_gib}
+    found = []
+    if case.overhead is not None:
+        found.append((peak | encoder | outside | graphs | rest, case.overhead - known))
+    if case.activation is not None:
+        found.append((peak | encoder, case.activation - known))
+    if case.non_torch is not None:
+        found.append((outside, case.non_torch))
+    if case.graphs is not None and graphs:
+        found.append((graphs, case.graphs))
+    if case.driver is not None:
+        found.append(({"driver": 1.0, "driver_share": profile.total_gib}, case.driver))
+    return [([terms.get(name, 0.0) for name in NAMES], value) for terms, value in found]

@@ -1,0 +1,133 @@
+"""The rule for vLLM's overheads: what the engine's code determines, times one coefficient a part, and its doubt.
+
+The quantities are those of kvcore/plan/overhead_shape.py. The forward pass and the sampler are not there at the same
+time, so that the activation peak is the larger of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import hypot, sqrt
+
+from kvcore.plan.overhead_shape import Profile
+
+MIB_IN_GIB = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coefficients:
+    """One number a part.
+
+    `forward`: × what the widest layer keeps. `sorting`, `sampling`: bytes for each logit of the sampler's dummy run,
+    before and since vLLM 0.17. `context`: GiB outside torch. `collective`: GiB more with several ranks. `graph_pool`:
+    GiB of the graphs' pool; `graphs`: MiB for each layer and captured graph. `encoder`: GiB for profiling a multimodal
+    encoder. `unified`: GiB that a machine with unified memory loses beside. `driver`, `driver_share`: GiB and share of
+    a GPU's memory that nvidia-smi reports and CUDA does not give.
+    """
+
+    forward: float
+    sorting: float
+    sampling: float
+    context: float
+    collective: float
+    graph_pool: float
+    graphs: float
+    encoder: float
+    unified: float
+    driver: float
+    driver_share: float
+
+
+# How far each part may be off: shares of the part, and what is off whatever the parts are.
+SPREAD = {
+    "activation": 0.08, "collective": 0.8, "graphs": 0.4, "encoder": 0.6, "unified": 1.5, "driver": 0.4,
+    "weights": 0.01, "total": 0.003, "constant": 0.16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Best guesses in GiB on one GPU. `lower_peak` and `higher_peak`: the activation peak where settings that were
+    left open have the other usual value."""
+
+    activation: float
+    lower_peak: float
+    higher_peak: float
+    context: float
+    collective: float
+    graphs: float
+    encoder: float
+    unified: float
+    driver: float
+
+    @property
+    def total(self) -> float:
+        """All parts together, with the driver's."""
+        inside = self.activation + self.context + self.collective + self.graphs
+        return inside + self.encoder + self.unified + self.driver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Coefficients, and how many spreads the true value lies below and above the best guess at most."""
+
+    coefficients: Coefficients
+    low: float
+    high: float
+
+
+def activation_gib(rule: Coefficients, profile: Profile, tokens: int | None = None, seqs: int | None = None) -> float:
+    """The peak: the widest layer, or the sampler beside the last hidden states. A latent's room comes on top.
+
+    `tokens` and `seqs` stand in for the profile's own.
+    """
+    scale = 1.0 if tokens is None else tokens / profile.tokens
+    sampled = 1.0 if seqs is None or not profile.seqs else seqs / profile.seqs
+    per_logit = rule.sorting if profile.sorts else rule.sampling
+    sampler = per_logit * profile.logits_gib * sampled + profile.hidden_gib * scale
+    return max(rule.forward * profile.forward_gib * scale, sampler) + profile.workspace_gib
+
+
+def fewer_seqs(seqs: int) -> int:
+    """The other usual number of sequences where none is stated: 256 instead of 1,024, else half as many."""
+    return 256 if seqs > 256 else seqs // 2
+
+
+def parts_gib(rule: Coefficients, profile: Profile, utilization: float, with_driver: bool = True) -> Parts:
+    """Every part in GiB; without the driver's where the memory is what CUDA itself gives."""
+    peak = activation_gib(rule, profile)
+    driver = 0.0
+    if with_driver and not profile.unified:
+        driver = utilization * (rule.driver + rule.driver_share * profile.total_gib)
+    return Parts(
+        activation=peak,
+        lower_peak=activation_gib(rule, profile, seqs=fewer_seqs(profile.seqs)) if profile.seqs_open else peak,
+        higher_peak=activation_gib(rule, profile, tokens=2 * profile.tokens) if profile.tokens_open else peak,
+        context=rule.context,
+        collective=rule.collective if profile.ranks > 1 else 0.0,
+        graphs=rule.graph_pool + rule.graphs * profile.graph_units / MIB_IN_GIB if profile.graph_units else 0.0,
+        encoder=rule.encoder if profile.shape.multimodal else 0.0,
+        unified=rule.unified if profile.unified else 0.0,
+        driver=driver,
+    )
+
+
+def spread_gib(parts: Parts, profile: Profile, estimated_weights_gib: float) -> float:
+    """One unit of doubt about the total: what the parts may be off, as independent."""
+    return sqrt(
+        sum(
+            (SPREAD[name] * getattr(parts, name)) ** 2
+            for name in ("activation", "collective", "graphs", "encoder", "unified", "driver")
+        )
+        + (SPREAD["weights"] * estimated_weights_gib) ** 2
+        + (SPREAD["total"] * profile.total_gib) ** 2
+        + SPREAD["constant"] ** 2
+    )
+
+
+def ends_gib(rule: Fit, parts: Parts, profile: Profile, estimated_weights_gib: float) -> tuple[float, float]:
+    """Low and high of the total: so many spreads off, and as far as settings that were left open may move it."""
+    spread = spread_gib(parts, profile, estimated_weights_gib)
+    below = hypot(rule.low * spread, parts.activation - parts.lower_peak)
+    above = hypot(rule.high * spread, parts.higher_peak - parts.activation)
+    return max(0.0, parts.total - below), parts.total + above

@@ -1,0 +1,180 @@
+"""What a GPU holds beside weights and cache, as a range: activations, graphs, the runtime, what the driver keeps.
+
+For vLLM the numbers are fitted on logged starts (data/overheads.json, made by benchmarks/fit_overheads.py); for the
+other engines they follow from how each is built, with wider ranges. data/OVERHEADS.md says where each part comes from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from kvcore.engines.vllm.budget import DEFAULT_UTILIZATION
+from kvcore.model.model import Model
+from kvcore.paths import DATA
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.ends import Ends, Overhead
+from kvcore.plan.overhead_engines import ESTIMATES, Estimate
+from kvcore.plan.overhead_rule import SPREAD, Coefficients, Fit, Parts, ends_gib, parts_gib
+from kvcore.plan.overhead_shape import Profile, profile
+from kvcore.plan.rank_weights import RankWeights
+from kvcore.units import GIB
+
+# A prediction head is a layer of the model and a projection of two hidden states; its output head is shared.
+_HEAD_LAYERS = Ends(low=0.7, best=1.2, high=3.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """The parts, and their total, whose range is fitted on the sum: narrower than the sum of the parts' ranges."""
+
+    parts: tuple[Overhead, ...]
+    total: Ends[int]
+    notes: tuple[str, ...]
+
+
+def overheads(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
+    """Bytes on the fullest GPU of the pipeline stage that `weights` is of. Estimates; never less than nothing."""
+    if deployment.engine == "vllm":
+        return _vllm(model, deployment, weights)
+    estimate = ESTIMATES[deployment.engine]
+    found = estimate(model, deployment, weights)
+    return _added(found.parts, found.notes)
+
+
+@cache
+def fitted() -> Fit:
+    """The rule for vLLM: coefficients, and how many spreads the ends lie off."""
+    found = json.loads((DATA / "overheads.json").read_text("utf-8"))
+    return Fit(coefficients=Coefficients(**found["coefficients"]), low=found["low"], high=found["high"])
+
+
+def _vllm(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
+    rule = fitted()
+    run = profile(model, deployment, weights.stage)
+    share = deployment.utilization or DEFAULT_UTILIZATION
+    parts = parts_gib(rule.coefficients, run, share)
+    estimated = weights.bytes / GIB if weights.knowledge == "estimated" else 0.0
+    low, high = ends_gib(rule, parts, run, estimated)
+    found = list(_vllm_parts(parts, run, rule, share))
+    head = Ends(low=0, best=0, high=0)
+    if deployment.speculative_tokens:
+        one = weights.bytes / max(1, run.shape.layers // deployment.pp)
+        head = _HEAD_LAYERS.map(lambda layers: int(layers * one))
+        found.append(
+            Overhead(
+                name="speculation",
+                bytes=head,
+                formula=f"a prediction head of about {_HEAD_LAYERS.best:g} layers; a draft model of its own takes more",
+            )
+        )
+    best = _bytes(parts.total)
+    total = Ends(
+        low=_bytes(low) + head.low,
+        best=best + head.best,
+        high=_bytes(high) + head.high,
+    )
+    return Overheads(parts=tuple(found), total=total, notes=_vllm_notes(run))
+
+
+def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable[Overhead]:
+    fit = rule.coefficients
+    doubt = SPREAD["activation"] * parts.activation
+    yield Overhead(
+        name="activation peak",
+        bytes=Ends(
+            low=_bytes(max(0.0, min(parts.activation - rule.low * doubt, parts.lower_peak))),
+            best=_bytes(parts.activation),
+            high=_bytes(max(parts.activation + rule.high * doubt, parts.higher_peak)),
+        ),
+        formula=_peak_formula(run, fit),
+    )
+    runtime = parts.context + parts.collective
+    yield Overhead(
+        name="outside torch",
+        bytes=_around(runtime, SPREAD["collective"] * parts.collective + SPREAD["constant"] / 2, rule),
+        formula=f"{parts.context:.2f} GiB for CUDA"
+        + (f" + {parts.collective:.2f} GiB for collectives of {run.ranks} ranks" if run.ranks > 1 else ""),
+    )
+    if run.graph_units:
+        yield Overhead(
+            name="CUDA graphs",
+            bytes=_around(parts.graphs, SPREAD["graphs"] * parts.graphs, rule),
+            formula=f"{fit.graph_pool:.2f} GiB + {run.graph_units:,} (layers × captured sizes) × {fit.graphs:.2f} MiB",
+        )
+    if run.shape.multimodal:
+        yield Overhead(
+            name="multimodal encoder",
+            bytes=_around(parts.encoder, SPREAD["encoder"] * parts.encoder, rule),
+            formula=f"profiling pictures of the largest size: {parts.encoder:.2f} GiB",
+        )
+    if run.unified:
+        yield Overhead(
+            name="shared with the host",
+            bytes=_around(parts.unified, SPREAD["unified"] * parts.unified, rule),
+            formula=f"unified memory that the system takes meanwhile: {parts.unified:.2f} GiB",
+        )
+    if parts.driver:
+        yield Overhead(
+            name="kept by the driver",
+            bytes=_around(parts.driver, SPREAD["driver"] * parts.driver, rule),
+            formula=f"({fit.driver:.2f} GiB + {fit.driver_share:.2%} of {run.total_gib:.2f} GiB) × {share:g}: what "
+            "nvidia-smi counts and CUDA does not give",
+        )
+
+
+def _peak_formula(run: Profile, fit: Coefficients) -> str:
+    per_logit = fit.sorting if run.sorts else fit.sampling
+    layer = (
+        f"{run.tokens:,} tokens × ({run.shape.layer_width:,} + 2 × {run.shape.hidden:,}) × 2 B × {fit.forward:.2f} "
+        f"= {fit.forward * run.forward_gib:.2f} GiB"
+    )
+    room = f" + {run.workspace_gib:.2f} GiB for cached latents" if run.workspace_gib else ""
+    if not run.seqs:
+        return layer + room
+    sampler = (
+        f"{run.seqs:,} sequences × {run.shape.vocabulary:,} logits × {per_logit:.1f} B + hidden states "
+        f"= {per_logit * run.logits_gib + run.hidden_gib:.2f} GiB"
+    )
+    return f"the larger of {layer} and {sampler}{room}"
+
+
+def _vllm_notes(run: Profile) -> tuple[str, ...]:
+    found = []
+    if run.seqs_open or run.tokens_open:
+        names = [
+            name
+            for name, is_open in (("max_num_seqs", run.seqs_open), ("max_num_batched_tokens", run.tokens_open))
+            if is_open
+        ]
+        found.append(f"{' and '.join(names)}: the version's default is assumed; stating it narrows the range.")
+    if run.unified:
+        found.append("Unified memory: what the host uses while vLLM starts is counted against the cache.")
+    return tuple(found)
+
+
+def _around(value: float, doubt: float, rule: Fit) -> Ends[int]:
+    return Ends(
+        low=_bytes(max(0.0, value - rule.low * doubt)), best=_bytes(value), high=_bytes(value + rule.high * doubt)
+    )
+
+
+def _added(parts: tuple[Estimate, ...], notes: tuple[str, ...]) -> Overheads:
+    """Parts of an engine without a fit: their ends added up, the least certain reading."""
+    found = tuple(
+        Overhead(name=part.name, bytes=part.gib.map(_bytes), formula=part.formula)
+        for part in parts
+        if part.gib.high > 0
+    )
+    total = Ends(
+        low=sum(part.bytes.low for part in found),
+        best=sum(part.bytes.best for part in found),
+        high=sum(part.bytes.high for part in found),
+    )
+    return Overheads(parts=found, total=total, notes=notes)
+
+
+def _bytes(gib: float) -> int:
+    return int(gib * GIB)
