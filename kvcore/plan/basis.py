@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kvcore.errors import EngineError, KVCoreError, PlanError
+from kvcore.errors import EngineError, KVCoreError, PlanError, UnitError
+from kvcore.formats import kv_format
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.fill import Fill, Filler, filler
-from kvcore.plan.pool_ranges import PoolRanges
-from kvcore.plan.pools import Pool, loaded_weights
+from kvcore.plan.pool_ranges import PoolRanges, Sizes
+from kvcore.plan.pools import Pool, loaded_weights, pools, usable_share
 from kvcore.plan.shards import check
 from kvcore.units import MAX_BATCH, MAX_TOKENS
+from kvcore.weight_formats import weight_format
 
 NONE = Ends(low=0, best=0, high=0)
 # A guess is mostly off by less than a block; beyond that, steps grow fast.
@@ -41,7 +43,7 @@ class Basis:
         """What one replica holds in requests of that length; EngineError for what the engine refuses."""
         if self.filler is None or self.by_context is None:
             raise EngineError(self.refused)
-        low, best, high = sizes(self.by_context.at(context))
+        low, best, high = self.by_context.at(context)
         least = self.filler.fill(context, low)
         middle = least if best == low else self.filler.fill(context, best)
         return Ends(low=least, best=middle, high=middle if high == best else self.filler.fill(context, high))
@@ -69,7 +71,7 @@ class Basis:
         if self.by_context is None:
             return NONE
         most = MAX_BATCH if self.filler is None or self.filler.sequences is None else self.filler.sequences
-        free = sizes(self.by_context.at(context))
+        free = self.by_context.at(context)
         low, best, high = (self.deployment.dp * most if min(size) >= 0 else 0 for size in free)
         return Ends(low=low, best=best, high=high)
 
@@ -94,29 +96,35 @@ class Basis:
         """At one end of the range; `least` is known to fit. A pool never grows within one of the ranges."""
         if self.by_context is None or least == self.ceiling:
             return least
-        guess = self._guess(users, end)
         for first, last in reversed(self.by_context.ranges):
             if last <= least:
                 break
             low = max(first - 1, least)
-            found = last_that_holds(lambda context: self._holds(context, users, end), low, last, guess)
+            found = last_that_holds(
+                lambda context: self._holds(context, users, end), low, last, lambda: self._guess(users, end)
+            )
             if found >= first:
                 return found
         return least
 
     def _guess(self, users: int, end: int) -> int:
-        """Roughly the longest context: on the line through what a request takes at the limit and at half of it."""
+        """Roughly the longest context: on the line through what is left over at the limit and at half of it."""
         if self.filler is None or self.by_context is None or not self.filler.keeps_cache or self.ceiling < 2:
             return self.ceiling
-        each = -(-users // self.deployment.dp)
-        room = sizes(self.by_context.at(self.ceiling))[end]
-        half = self.ceiling // 2
+        each, half = -(-users // self.deployment.dp), self.ceiling // 2
         try:
-            far, near = self.filler.request_bytes(self.ceiling), self.filler.request_bytes(half)
+            far, near = (
+                [room - each * size for room, size in zip(rooms, self.filler.request_bytes(context), strict=True)]
+                for context in (self.ceiling, half)
+                for rooms in (self.by_context.at(context)[end],)
+            )
         except EngineError:
             return half
-        rows = [(size / each, a, b) for size, a, b in zip(room, far, near, strict=True) if a > b]
-        return min((half + int((size - b) * (self.ceiling - half) / (a - b)) for size, a, b in rows), default=half)
+        # Where the room that is left over at either comes to nothing.
+        ends = (
+            half + near[i] * (self.ceiling - half) // (near[i] - far[i]) for i in range(len(far)) if near[i] > far[i]
+        )
+        return min(ends, default=half)
 
     def _holds(self, context: int, users: int, end: int) -> bool:
         if self.filler is None or self.by_context is None:
@@ -124,7 +132,7 @@ class Basis:
         each, most = -(-users // self.deployment.dp), self.filler.sequences
         if most is not None and each > most:
             return False
-        size = sizes(self.by_context.at(context))[end]
+        size = self.by_context.at(context)[end]
         if not self.filler.keeps_cache:
             return min(size) >= 0
         try:
@@ -134,23 +142,41 @@ class Basis:
 
 
 def basis(model: Model, deployment: Deployment) -> Basis:
-    """Never raises for what an engine or a split refuses, or for weights that are not known: the basis says so."""
+    """What an engine or a split refuses and weights that are not known are said by the basis, not raised.
+
+    Raises UnitError for the name of a format that is not known, which is no refusal but a wrong word.
+    """
     limit = model.context_limit
-    if refused := check(model, deployment):
-        return Basis(model=model, deployment=deployment, reason="split", refused=refused, limit=limit)
     context = max(1, deployment.context if limit is None else min(deployment.context, limit))
     try:
+        if refused := check(model, deployment):
+            return Basis(model=model, deployment=deployment, reason="split", refused=refused, limit=limit)
         made = filler(model, deployment, context)
-        loaded = loaded_weights(model, deployment)
-        ranges = PoolRanges(model=model, deployment=deployment, loaded=loaded, longest=limit or MAX_TOKENS)
-        own = ranges.exactly(context)
+        loaded, share = loaded_weights(model, deployment), usable_share(model, deployment)
+        own = deployment if context == deployment.context else replace(deployment, context=context)
+        found = pools(model, own, loaded=loaded, share=share)
     except KVCoreError as refusal:
+        if isinstance(refusal, UnitError) and not _known_formats(deployment):
+            raise
         reason = "weights" if isinstance(refusal, PlanError) else "engine"
         return Basis(model=model, deployment=deployment, reason=reason, refused=str(refusal), limit=limit)
-    return Basis(model=model, deployment=deployment, pools=own, filler=made, by_context=ranges, limit=limit)
+    ranges = PoolRanges(model=model, deployment=deployment, loaded=loaded, share=share, longest=limit or MAX_TOKENS)
+    return Basis(model=model, deployment=deployment, pools=found, filler=made, by_context=ranges, limit=limit)
 
 
-def sizes(found: tuple[Pool, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def _known_formats(deployment: Deployment) -> bool:
+    """Whether both formats are names of formats, whoever may take them."""
+    try:
+        if deployment.kv_dtype.strip().lower() != "auto":
+            kv_format(deployment.kv_dtype)
+        if deployment.weight_format is not None:
+            weight_format(deployment.weight_format)
+    except UnitError:
+        return False
+    return True
+
+
+def sizes(found: tuple[Pool, ...]) -> Sizes:
     """The bytes of each stage's pool at the safe end, at best guess and at the hopeful end."""
     return (
         tuple(pool.kv_bytes.low for pool in found),
@@ -159,7 +185,7 @@ def sizes(found: tuple[Pool, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tu
     )
 
 
-def last_that_holds(holds: Callable[[int], bool], low: int, high: int, guess: int) -> int:
+def last_that_holds(holds: Callable[[int], bool], low: int, high: int, guess: Callable[[], int]) -> int:
     """The largest context above `low` up to `high` that holds, else `low`; what holds, holds below.
 
     Searched outwards from the guess, which is near for a cache that grows evenly, then by bisection.
@@ -167,7 +193,7 @@ def last_that_holds(holds: Callable[[int], bool], low: int, high: int, guess: in
     if high <= low or holds(high):
         return max(low, high)
     step = _FIRST_STEP
-    tried = min(max(guess, low + 1), high - 1)
+    tried = min(max(guess(), low + 1), high - 1)
     if tried > low and holds(tried):
         low = tried
         while low + step < high and holds(low + step):

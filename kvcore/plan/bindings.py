@@ -68,7 +68,7 @@ def running_out(basis: Basis, users: int | None, fills: Ends[Fill] | None, reque
         return Binding(kind="sequences", sentence=text)
     if filler is None or fills is None:
         return Binding(kind="nothing", sentence=f"{basis.model.name} keeps no cache, so nothing runs out.")
-    return Binding(kind="cache", sentence=_cache(basis, filler, users, requests.low))
+    return Binding(kind="cache", sentence=_cache(basis, filler, users, requests))
 
 
 def _allowed(basis: Basis, filler: Filler, most: int, fills: Ends[Fill] | None) -> str:
@@ -81,8 +81,9 @@ def _allowed(basis: Basis, filler: Filler, most: int, fills: Ends[Fill] | None) 
     return f"{text}."
 
 
-def _cache(basis: Basis, filler: Filler, users: int | None, held: int) -> str:
-    context, replicas = basis.deployment.context, basis.deployment.dp
+def _cache(basis: Basis, filler: Filler, users: int | None, requests: Ends[int]) -> str:
+    context, replicas, held = basis.deployment.context, basis.deployment.dp, requests.low
+    hope = f" At best guess it holds {requests.best:,}." if requests.best >= (users or 1) > held else ""
     stage = filler.tightest(context, sizes(basis.pools)[0])
     one, left = filler.request_bytes(context)[stage], max(0, basis.pools[stage].kv_bytes.low)
     end = "" if basis.deployment.kv_bytes is not None else " at the safe end"
@@ -92,14 +93,14 @@ def _cache(basis: Basis, filler: Filler, users: int | None, held: int) -> str:
             f"A request of {context:,} tokens takes {format_bytes(one)} of {where}, and {format_bytes(left)} are left"
         )
         text += f" for the cache{end}"
-        return f"{text}." if one > left else f"{text}, with which {basis.deployment.engine} does not start."
+        return f"{text}.{hope}" if one > left else f"{text}, with which {basis.deployment.engine} does not start.{hope}"
     each = held // replicas
     text = f"{format_bytes(left)} of {where}{end} hold {each:,} {'request' if each == 1 else 'requests'} of "
     text += f"{context:,} tokens, {format_bytes(one)} each"
     if replicas > 1:
         text += f"; {replicas} replicas hold {held:,}"
     if users is not None and users > held:
-        return f"The cache is too small: {text}, and {users:,} are asked for."
+        return f"The cache is too small: {text}, and {users:,} are asked for.{hope}"
     return f"The cache runs out first: {text}."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 from kvcore.engines.base import Layout
 from kvcore.errors import EngineError, UnitError
@@ -14,6 +15,7 @@ from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.fill import Fill
 from kvcore.plan.pools import Pool
+from kvcore.plan.shards import notes as shard_notes
 from kvcore.size import Term
 from kvcore.units import MAX_BATCH
 
@@ -52,7 +54,7 @@ class Plan:
 def make_plan(model: Model, deployment: Deployment, users: int | None = None) -> Plan:
     """The plan for so many requests at once, one where None. What an engine refuses is an answer and not an error.
 
-    Raises UnitError for a number of users that cannot be.
+    Raises UnitError for a number of users that cannot be, or the name of a format that is not known.
     """
     if users is not None and not 1 <= users <= MAX_BATCH:
         raise UnitError(f"users: {users!r} is outside 1 … {MAX_BATCH:,}")
@@ -142,7 +144,7 @@ def _terms(base: Basis, layout: Layout | None, fills: Ends[Fill] | None, request
             terms.append(
                 Term(
                     name=f"stage {pool.stage}",
-                    formula=f"{pool.gpus} GPUs like this one",
+                    formula=f"{pool.gpus:,} {'GPU' if pool.gpus == 1 else 'GPUs'} with these layers",
                     value=pool.gpus,
                     unit="GPUs",
                 )
@@ -159,18 +161,19 @@ def _terms(base: Basis, layout: Layout | None, fills: Ends[Fill] | None, request
     if most is not None:
         text += f", {base.filler.sequences_name} allows {most:,}"
     text += f"; {each:,} × {replicas} replicas = {requests.low:,}" if replicas > 1 else f": {requests.low:,}"
-    terms.append(
-        Term(name="requests at once", formula=text, value=requests.low, unit="requests", knowledge="estimated")
-    )
+    known: Literal["exact", "estimated"] = "estimated" if base.deployment.kv_bytes is None else "exact"
+    terms.append(Term(name="requests at once", formula=text, value=requests.low, unit="requests", knowledge=known))
     return tuple(terms)
 
 
 def _notes(base: Basis, layout: Layout | None, longest: Ends[int]) -> tuple[str, ...]:
-    notes: dict[str, None] = {}
+    notes: dict[str, None] = dict.fromkeys(f"{note}." for note in shard_notes(base.model, base.deployment))
     for pool in base.pools:
         notes |= dict.fromkeys(pool.overheads.notes)
     if layout is not None:
         notes |= dict.fromkeys(layout.notes)
     if base.limit is not None and longest.low == base.limit:
         notes[f"One request may be as long as the model takes: {base.limit:,} tokens, its limit."] = None
+    if base.deployment.engine == "ollama":
+        notes["Where it does not fit, Ollama leaves layers in host memory and is slower; here all are on GPUs."] = None
     return tuple(notes)

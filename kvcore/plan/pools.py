@@ -21,8 +21,8 @@ from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.fill.settings import engine_settings
+from kvcore.plan.overheads import Overheads, overheads
 from kvcore.plan.rank_weights import RankWeights, rank_weights
-from kvcore.plan.standins import Overheads, overheads
 from kvcore.size import Term
 
 # vLLM's default share before 0.21 (config/cache.py).
@@ -50,10 +50,16 @@ class Pool:
     terms: tuple[Term, ...]
 
 
-def pools(model: Model, deployment: Deployment, *, loaded: tuple[RankWeights, ...] | None = None) -> tuple[Pool, ...]:
+def pools(
+    model: Model,
+    deployment: Deployment,
+    *,
+    loaded: tuple[RankWeights, ...] | None = None,
+    share: float | None = None,
+) -> tuple[Pool, ...]:
     """One pool for each pipeline stage. Where `kv_bytes` was stated it is the pool, and nothing is estimated.
 
-    `loaded` are the weights of each stage where they are already there: they do not depend on the context.
+    `loaded` are the weights of each stage and `share` is usable_share, where they are already there.
     Raises PlanError where the weights are not known and no pool was stated, EngineError as the engine's settings do.
     """
     if loaded is None:
@@ -65,7 +71,8 @@ def pools(model: Model, deployment: Deployment, *, loaded: tuple[RankWeights, ..
             f"{model.name}: how much its weights take is not known from its configuration; state the memory that is "
             "left for the cache (kv_bytes), as an engine's log prints it"
         )
-    share = usable_share(model, deployment)
+    if share is None:
+        share = usable_share(model, deployment)
     return tuple(_pool(deployment, share, weights, overheads(model, deployment, weights)) for weights in loaded)
 
 
@@ -133,28 +140,36 @@ def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ..
     )
 
 
-def _pool(deployment: Deployment, share: float, weights: RankWeights, over: Overheads) -> Pool:
+def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, over: Overheads) -> Ends[int]:
+    """The pool on one GPU of a stage: low where the overheads are high; negative where nothing is left."""
     total = deployment.gpu.memory_bytes
-    # What is left is largest where the overheads are smallest.
-    used = Ends(low=over.total.high, best=over.total.best, high=over.total.low)
-    first: tuple[Term, ...]
     if deployment.engine == "tensorrt-llm":
         exact = Fraction(str(share))
-        kv = used.map(lambda size: _part(total - weights.bytes - size, exact))
-        usable = total
-        first = (Term(name="memory of the GPU", formula=f"{total:,} B", value=total, unit="B"),)
+        low, best, high = (
+            _part(total - weights.bytes - used, exact) for used in (over.total.high, over.total.best, over.total.low)
+        )
+        return Ends(low=low, best=best, high=high)
+    usable = _usable(deployment, share) - weights.bytes
+    return Ends(low=usable - over.total.high, best=usable - over.total.best, high=usable - over.total.low)
+
+
+def _usable(deployment: Deployment, share: float) -> int:
+    """The engine's share of the device, rounded up as vLLM does; TensorRT-LLM's is taken later, of what is free."""
+    total = deployment.gpu.memory_bytes
+    if share == 1 or deployment.engine == "tensorrt-llm":
+        return total
+    return ceil(total * Fraction(str(share)))
+
+
+def _pool(deployment: Deployment, share: float, weights: RankWeights, over: Overheads) -> Pool:
+    total, usable = deployment.gpu.memory_bytes, _usable(deployment, share)
+    kv = left_for_cache(deployment, share, weights, over)
+    if usable == total:
+        first = Term(name="memory of the GPU", formula=f"{total:,} B", value=total, unit="B")
     else:
-        usable = total if share == 1 else ceil(total * Fraction(str(share)))
-        kv = used.map(lambda size: usable - weights.bytes - size)
-        text = f"{total:,} B" if share == 1 else f"{total:,} B × {share:g} = {usable:,} B"
-        first = (Term(name="share of the GPU", formula=text, value=usable, unit="B"),)
-    taken = Term(
-        name="weights",
-        formula=weights.formula,
-        value=weights.bytes,
-        unit="B",
-        knowledge=weights.knowledge,
-    )
+        text = f"{total:,} B × {share:g} = {usable:,} B"
+        first = Term(name="share of the GPU", formula=text, value=usable, unit="B")
+    taken = Term(name="weights", formula=weights.formula, value=weights.bytes, unit="B", knowledge=weights.knowledge)
     parts = tuple(
         Term(
             name=part.name,
@@ -174,7 +189,7 @@ def _pool(deployment: Deployment, share: float, weights: RankWeights, over: Over
         overheads=over,
         kv_bytes=kv,
         left_bytes=total - usable if usable < total else max(0, total - weights.bytes - over.total.high - kv.low),
-        terms=(*first, taken, *parts, _left_term(deployment, share, usable, weights, over, kv)),
+        terms=(first, taken, *parts, _left_term(deployment, share, usable, weights, over, kv)),
     )
 
 

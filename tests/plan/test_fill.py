@@ -123,3 +123,36 @@ def test_sglang_with_attention_over_replicas_divides_its_running_requests() -> N
     settings = engine_settings(model, apart, 4096)
     assert (settings.tp_size, settings.dp_size, settings.attention_tp) == (8, 4, 2)
     assert filler(model, apart, 4096).sequences == 100
+
+
+def test_ollama_gives_some_architectures_one_slot() -> None:
+    made = filler(load("Qwen/Qwen3-Next-80B-A3B-Instruct"), plain("ollama"), 4096)
+    assert made.sequences == 1
+    assert made.fill(4096, (500 * GIB,)).requests == 1
+
+
+def test_ollama_with_stated_slots_starts_with_all_of_them_or_not() -> None:
+    # 4 slots of 8,192 tokens at 320 KiB are 10 GiB.
+    made = filler(load(LLAMA), plain("ollama", options=(("num_parallel", 4),)), 8192)
+    assert made.sequences == 4
+    assert made.fill(8192, (10 * GIB,)).requests == 4
+    assert made.fill(8192, (10 * GIB - 1,)).requests == 0
+
+
+def test_sglang_chooses_a_number_of_requests_that_may_bind_before_its_pool() -> None:
+    # Slots of one token at 320 KiB: 300 GiB make 983,040. Requests of 16 tokens would be 61,440, and SGLang runs 4,096.
+    fill = filler(load(LLAMA), plain("sglang"), 16).fill(16, (300 * GIB,))
+    assert (fill.requests, fill.by_sequences) == (4096, True)
+    fill = filler(load(LLAMA), plain("sglang"), 8192).fill(8192, (300 * GIB,))
+    assert (fill.requests, fill.by_sequences) == (120, False)
+
+
+def test_sglang_has_the_pool_of_the_rank_with_the_least() -> None:
+    made = filler(load(LLAMA), plain("sglang", pp=2), 8192)
+    assert made.fill(8192, (9 * GIB, 5 * GIB)) == made.fill(8192, (5 * GIB, 5 * GIB))
+
+
+def test_tensorrt_llm_makes_as_many_blocks_as_the_poorest_stage() -> None:
+    # 40 layers: 160 KiB a token, so 4 GiB hold 26,214 tokens (819 blocks of 32), 1 GiB 6,553 (204).
+    fill = filler(load(LLAMA), plain("tensorrt-llm", pp=2), 4096).fill(4096, (4 * GIB, GIB))
+    assert fill.tokens == 204 * 32

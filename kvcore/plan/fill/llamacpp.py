@@ -57,6 +57,7 @@ class SlotFiller:
         )
         self.sequences: int | None = self._most(made)
         self._servers: dict[tuple[int, int], LlamaCppSettings] = {}
+        self._ones: dict[int, tuple[int, ...]] = {}
 
     def _most(self, made: LlamaCppSettings | OllamaSettings) -> int:
         if self.fixed:
@@ -125,7 +126,9 @@ class SlotFiller:
     def _most_slots(self, context: int, room: tuple[int, ...]) -> int:
         """The most slots that fit; more slots never take less. What one takes is nearly what each takes."""
         most = self.sequences or MAX_SLOTS
-        one = self.held(context, 1)
+        one = self._ones.get(context)
+        if one is None:
+            one = self._ones[context] = self.held(context, 1)
         low, high = 0, most + 1
         guess = min((free // size for size, free in zip(one, room, strict=True) if size), default=most)
         for tried in (min(max(guess, 1), most), min(max(guess, 0) + 1, most)):

@@ -8,7 +8,7 @@ from fractions import Fraction
 from kvcore.engines.base import Layout
 from kvcore.engines.sglang.cells import page_size, stages
 from kvcore.engines.sglang.engine import SGLANG, capacity_terms, stage_request_bytes
-from kvcore.engines.sglang.pools import pool_sizes, request_need, window_too_wide
+from kvcore.engines.sglang.pools import Need, pool_sizes, request_need, window_too_wide
 from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
@@ -32,16 +32,24 @@ class SglangFiller:
         self.stages = stages(model, self.settings)
         self.page = page_size(model, self.settings)
         self.keeps_cache = True
+        self._needs: dict[int, tuple[SglangSettings, Need]] = {}
         asked = self.settings.max_running_requests
         self.sequences: int | None = None if asked is None else max(1, asked // self.settings.attention_dp)
+
+    def _for(self, context: int) -> tuple[SglangSettings, Need]:
+        """The settings for requests of that length, and what one needs; kept for the ends of a range."""
+        found = self._needs.get(context)
+        if found is None:
+            settings = replace(self.settings, context_length=context)
+            found = self._needs[context] = settings, request_need(self.model, settings)
+        return found
 
     def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
         """See Filler.fill."""
         least = min(kv_bytes)
         if least <= 0:
             return NOTHING
-        settings = replace(self.settings, context_length=context)
-        need = request_need(self.model, settings)
+        settings, need = self._for(context)
         sizes = pool_sizes(self.model, settings, self.stages, self.page, least)
         if sizes.running <= 0 or window_too_wide(self.model, settings, sizes, self.page):
             return NOTHING
@@ -62,7 +70,7 @@ class SglangFiller:
 
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """See Filler.request_bytes."""
-        need = request_need(self.model, replace(self.settings, context_length=context))
+        _, need = self._for(context)
         return tuple(stage_request_bytes(stage, need) for stage in self.stages)
 
     def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
@@ -76,8 +84,8 @@ class SglangFiller:
 
     def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
         """See Filler.terms: the engine's own."""
-        settings, least = replace(self.settings, context_length=context), max(0, min(kv_bytes))
-        need = request_need(self.model, settings)
+        least = max(0, min(kv_bytes))
+        settings, need = self._for(context)
         sizes = pool_sizes(self.model, settings, self.stages, self.page, least)
         starts = sizes.running > 0 and not window_too_wide(self.model, settings, sizes, self.page)
         return capacity_terms(self.stages, need, sizes, least, sizes.tokens, starts)

@@ -16,7 +16,7 @@ from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.size import Term
 
-# max_batch_size of trtllm-serve where nobody says (public documentation of 1.4.0rc4, BuildConfig).
+# max_batch_size of trtllm-serve where nobody says: BuildConfig's default (commands/serve.py, builder.py).
 MAX_BATCH_SIZE = 2048
 
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from kvcore.engines.base import Layout
 from kvcore.engines.vllm.engine import VLLM
 from kvcore.engines.vllm.settings import VllmSettings
+from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
@@ -41,8 +42,14 @@ class VllmFiller:
         self.groups, self.block = VLLM.plan(model, self.settings)
         self.block_bytes = VLLM.stage_block_bytes(model, self.settings, self.groups)
         self.keeps_cache = any(self.block_bytes)
-        self.sequences: int | None = deployment.max_num_seqs or default_max_num_seqs(self.settings)
+        most = deployment.max_num_seqs or default_max_num_seqs(self.settings)
+        self.sequences: int | None = most
         self._needed: dict[int, int] = {}
+        if most > self.settings.batched_tokens:
+            raise EngineError(
+                f"vllm: max_num_batched_tokens {self.settings.batched_tokens:,} is less than max_num_seqs "
+                f"{most:,}; each request computes at least one token a step"
+            )
 
     def needed(self, context: int) -> int:
         """Blocks that one request claims."""

@@ -1,0 +1,105 @@
+"""A plan asked backwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kvcore.catalogue import load
+from kvcore.hardware import accelerator
+from kvcore.plan.answers import fewest_gpus, fits, least_utilization, longest_context, most_users
+from kvcore.plan.basis import last_that_holds
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.ends import Ends
+from kvcore.plan.plan import make_plan
+from kvcore.plan.shards import shards
+from kvcore.units import GIB, KIB
+
+LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
+MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
+
+
+def plain(**changes: Any) -> Deployment:
+    return replace(Deployment(gpu=accelerator("h100-sxm"), context=32 * KIB), **changes)
+
+
+def test_most_users_is_the_pool_over_a_request() -> None:
+    # 320 KiB a token: 100 GiB hold 327,680 tokens, 40 requests of 8,192.
+    assert most_users(load(LLAMA), plain(kv_bytes=100 * GIB), 8192) == Ends(low=40, best=40, high=40)
+
+
+def test_most_users_of_a_context_beyond_the_limit_is_none() -> None:
+    assert most_users(load(LLAMA), plain(kv_bytes=100 * GIB), 128 * KIB + 1) == Ends(low=0, best=0, high=0)
+
+
+@pytest.mark.parametrize("users", [3, 7, 10, 64, 500])
+def test_the_longest_context_fits_and_one_block_more_does_not(users: int) -> None:
+    # 20,480 blocks of 16 tokens: users × ceil(context / 16) of them.
+    deployment = plain(kv_bytes=100 * GIB)
+    expected = 20_480 // users * 16
+    assert longest_context(load(LLAMA), deployment, users).low == expected
+    assert fits(load(LLAMA), replace(deployment, context=expected), users)
+    assert not fits(load(LLAMA), replace(deployment, context=expected + 1), users)
+
+
+def test_one_request_is_as_long_as_the_model_takes() -> None:
+    assert longest_context(load(LLAMA), plain(kv_bytes=100 * GIB), 1).low == 128 * KIB
+
+
+def test_no_context_fits_more_users_than_the_engine_allows() -> None:
+    # vLLM: max_num_seqs 1,024 on an H100.
+    assert longest_context(load(LLAMA), plain(kv_bytes=100 * GIB), 1024).low > 0
+    assert longest_context(load(LLAMA), plain(kv_bytes=100 * GIB), 1025).low == 0
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm"])
+def test_fewest_gpus_fits_and_half_of_them_do_not(name: str) -> None:
+    model, asked = load(LLAMA), plain(engine=name)
+    found = fewest_gpus(model, asked, 10)
+    assert found is not None
+    # 141 GB of weights need two GPUs of 80 GB at least, and 100 GiB of cache two more.
+    assert found.gpus >= 4
+    assert make_plan(model, found, 10).fits
+    for shard in shards(model, name, found.gpus // 2):
+        assert shard.refused or not make_plan(model, shard.onto(asked), 10).fits
+
+
+def test_fewest_gpus_of_layers_on_each_gpu() -> None:
+    found = fewest_gpus(load(MISTRAL), plain(engine="llama.cpp"), 4)
+    assert found is not None
+    assert found.gpus == 1
+
+
+def test_no_number_of_gpus_fits_a_context_beyond_the_limit() -> None:
+    assert fewest_gpus(load(MISTRAL), plain(context=32 * KIB + 1), 1) is None
+
+
+def test_replicas_of_the_own_split() -> None:
+    # 10 GiB requests on 4 × 12 GiB: each replica of 4 ranks holds 4 × 12 / 10 = 4.8, so 4; 10 users need 3 replicas.
+    found = fewest_gpus(load(LLAMA), plain(tp=4, kv_bytes=12 * GIB), 10, engine_splits=False)
+    assert found is not None
+    assert (found.tp, found.dp) == (4, 3)
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm"])
+def test_least_utilization_fits_and_a_hundredth_less_does_not(name: str) -> None:
+    model, asked = load(MISTRAL), plain(engine=name)
+    share = least_utilization(model, asked, 5)
+    assert share is not None
+    assert make_plan(model, replace(asked, utilization=share), 5).fits
+    assert not make_plan(model, replace(asked, utilization=round(share - 0.01, 2)), 5).fits
+
+
+def test_no_share_to_choose() -> None:
+    model = load(MISTRAL)
+    assert least_utilization(model, plain(engine="llama.cpp"), 1) is None
+    assert least_utilization(model, plain(kv_bytes=GIB), 1) is None
+    assert least_utilization(model, plain(), 10_000) is None
+
+
+@pytest.mark.parametrize("guess", [-5, 0, 1, 39, 40, 41, 999, 5000])
+@pytest.mark.parametrize("truth", [0, 1, 39, 40, 41, 998, 999])
+def test_a_search_finds_the_last_that_holds_whatever_the_guess(truth: int, guess: int) -> None:
+    assert last_that_holds(lambda context: context <= truth, 0, 999, lambda: guess) == truth

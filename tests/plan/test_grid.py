@@ -1,0 +1,90 @@
+"""Every cell of a grid is what the plan of that context and those users says."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kvcore.catalogue import entries, load
+from kvcore.engines.registry import NAMES
+from kvcore.hardware import accelerator
+from kvcore.plan.answers import most_users
+from kvcore.plan.deployment import Deployment
+from kvcore.plan.grid import grid
+from kvcore.plan.plan import make_plan
+from kvcore.plan.pools import pools
+from kvcore.units import GIB, KIB
+
+LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
+MODELS = [entry.model_id for entry in entries()][1::6]
+CONTEXTS = (1, 15, 700, 4096, 20_000, 32 * KIB, 32 * KIB + 1, 100_000, 300_000)
+USERS = (1, 2, 5, 40, 257, 3000)
+GPUS = ("rtx-4090", "h200-sxm", "b200")
+
+
+def plain(**changes: Any) -> Deployment:
+    return replace(Deployment(gpu=accelerator("h200-sxm"), context=8192), **changes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("model_id", MODELS)
+def test_cells_are_plans(name: str, model_id: str) -> None:
+    model = load(model_id)
+    chance = random.Random(f"{name} {model_id}")
+    split = {"tp": 2} if name in ("vllm", "sglang", "tensorrt-llm") else {}
+    deployment = plain(engine=name, gpu=accelerator(chance.choice(GPUS)), **chance.choice(({}, split)))
+    made = grid(model, deployment, CONTEXTS, USERS)
+    for context in chance.sample(CONTEXTS, 4):
+        column = CONTEXTS.index(context)
+        own = replace(deployment, context=context)
+        assert made.most[column] == most_users(model, deployment, context)
+        for users in chance.sample(USERS, 2):
+            plan = make_plan(model, own, users)
+            requests = plan.requests
+            high = 0 if requests is None else requests.high
+            expected = 2 if plan.fits else 1 if users <= high else 0
+            assert made.fits[USERS.index(users), column] == expected, (context, users, plan.binding)
+
+
+def test_a_column_counts_down_from_the_most_users() -> None:
+    # 100 GiB hold 40 requests of 8,192 tokens at 320 KiB a token.
+    made = grid(load(LLAMA), plain(kv_bytes=100 * GIB), [8192], range(1, 100))
+    assert made.fits[:, 0].tolist() == [2] * 40 + [0] * 59
+
+
+def test_cells_within_the_range_are_marked() -> None:
+    made = grid(load(LLAMA), plain(tp=8), [8192], range(1, 400))
+    low, high = made.most[0].low, made.most[0].high
+    assert 0 < low < high
+    assert made.fits[:, 0].tolist() == [2] * low + [1] * (high - low) + [0] * (399 - high)
+
+
+def test_limits_are_named() -> None:
+    made = grid(load(LLAMA), plain(kv_bytes=100 * GIB, dp=2), [131_072, 131_073], [1])
+    assert made.fits[:, 1].tolist() == [0]
+    assert made.limits == (
+        "meta-llama/Llama-3.3-70B-Instruct takes at most 131,072 tokens",
+        "max_num_seqs: 1,024 × 2 replicas = 2,048 requests at once",
+    )
+
+
+def test_what_is_refused_fits_nowhere() -> None:
+    made = grid(load("Qwen/Qwen3-Next-80B-A3B-Instruct"), plain(engine="tensorrt-llm"), [1, 100], [1, 2])
+    assert not made.fits.any()
+    assert "recurrent states" in made.limits[0]
+
+
+@pytest.mark.parametrize("version", ["0.6.3", "0.33.0"])
+@pytest.mark.parametrize("name", NAMES)
+def test_pools_of_a_context_are_those_of_a_plan_for_it(name: str, version: str) -> None:
+    from kvcore.plan.basis import basis, sizes
+
+    model = load(LLAMA)
+    deployment = plain(engine=name, engine_version=version if name == "vllm" else None)
+    ranges = basis(model, deployment).by_context
+    assert ranges is not None
+    for context in (1, 3, 20, 63, 64, 65, 2048, 2049, 20_000, 32_768, 32_769, 35_000, 100_000, 131_072):
+        assert ranges.at(context) == sizes(pools(model, replace(deployment, context=context)))
