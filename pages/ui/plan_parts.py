@@ -141,7 +141,7 @@ def cells(model: Model, case: Case, colours: theme.Palette) -> None:
         on_select=_move, selection_mode="points",
     )  # fmt: skip
     st.caption(
-        "Blue: fits, darker where less room is left. Amber: fits only within the range. Grey: does not fit. ○ the "
+        "Blue: fits, stronger where less room is left. Amber: fits only within the range. Grey: does not fit. ○ the "
         "plan: click another cell to move it there, or change Tokens and Users above. "
         + plain(f"Limits: {'; '.join(found.limits)}." if found.limits else "")
     )
