@@ -20,6 +20,7 @@ from pages.ui.words import plural
 # More marks than this are drawn as medians of neighbours: a browser redraws them four times a second.
 MOST_MARKS = 160
 _NAME_PX = 22
+_THIN = 0.008
 _OUTLIERS = 0.97
 
 
@@ -58,7 +59,9 @@ def _lane(mode: str, side: Side, span: float, colours: Palette) -> Lane | None:
     for at, (seconds, count) in enumerate(_bundles(side.tokens)):
         token = side.tokens[min(at * count, len(side.tokens) - 1)].index + 1
         said = f"token {token}: {look.duration(seconds / count)}"
-        bars.append(Bar(start=start, seconds=seconds, fill=fill, said=said, kind="odd" if at % 2 else ""))
+        # Where a bar is hardly a pixel on a phone, a gap after it would be all that is seen.
+        kind = ("odd" if at % 2 else "") + (" thin" if seconds < _THIN * span else "")
+        bars.append(Bar(start=start, seconds=seconds, fill=fill, said=said, kind=kind.strip()))
         start += seconds
     noun = "new token" if first.reused else "prompt token"
     told = f"{plural(first.tokens, noun)} at once in {look.duration(first.seconds)}" + (

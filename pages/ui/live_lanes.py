@@ -24,6 +24,7 @@ STYLE = """<style>
 .kv-lanes .lane i.pre{display:flex;align-items:center;justify-content:center;font-style:normal;font-weight:600;
   color:var(--k);overflow:hidden;white-space:nowrap;box-shadow:inset -2px 0 0 var(--k)}
 .kv-lanes .lane i.odd{opacity:.72}
+.kv-lanes .lane i.thin{box-shadow:none}
 .kv-lanes .ends{position:relative;height:1.5rem;margin-top:.25rem;color:var(--m)}
 .kv-lanes .ends span{position:absolute;transform:translateX(-50%);white-space:nowrap}
 .kv-lanes .ends span.first{transform:none}
@@ -35,7 +36,7 @@ _LANE_PX, _LOW_PX = 46, 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A stretch of a lane: `kind` is `pre` for a prefill, `odd` for every second token, else empty."""
+    """A stretch of a lane: `kind`: `pre` for a prefill, `odd` for every second token, `thin` without a gap."""
 
     start: float
     seconds: float
@@ -113,8 +114,10 @@ class Lanes:
             parts.append(live_svg.rectangle(MARGIN, y, wide, high, look.soft(colours.muted, 9, colours)))
             for one in lane.bars:
                 x, width = MARGIN + wide * one.start / self.span, wide * one.seconds / self.span
-                fill = look.soft(one.fill, 72, colours) if one.kind == "odd" else one.fill
-                parts.append(live_svg.rectangle(x, y, max(0.5, width - 1), high, fill, one.said))
+                fill = look.soft(one.fill, 72, colours) if one.kind.startswith("odd") else one.fill
+                parts.append(
+                    live_svg.rectangle(x, y, width if one.kind.endswith("thin") else width - 1, high, fill, one.said)
+                )
                 if one.inside and width > live_svg.width_of(one.inside) + 8:
                     middle = (x + width / 2, y + high / 2 + 0.35 * SIZE)
                     parts.append(live_svg.text(*middle, one.inside, colours.background, anchor="middle", bold=True))

@@ -57,8 +57,7 @@ def style(colours: theme.Palette) -> None:
   .kv-say em{{animation:kv-blink 1s steps(1) infinite}}
 }}
 @media (max-width:640px){{
-  .st-key-live_probe_row [role="group"],.st-key-live_race_row [role="group"],
-  .st-key-live_probe_row [role="radiogroup"],.st-key-live_race_row [role="radiogroup"]{{flex-wrap:wrap}}
+  .st-key-live_probe_row [role="toolbar"],.st-key-live_race_row [role="toolbar"]{{flex-wrap:wrap}}
   {phone} {{flex:1 1 100%;min-width:100%;width:100%}}
   .st-key-live_settings [data-testid="stColumn"]:nth-child(n+3)
     {{flex:1 1 calc(50% - 1rem);min-width:calc(50% - 1rem);width:calc(50% - 1rem)}}

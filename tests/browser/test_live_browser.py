@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
+from xml.etree import ElementTree
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -280,7 +281,7 @@ def test_a_run_from_a_link_and_the_next_turn(open_page: Open) -> None:
         assert re.search(rf"{name}: prefill of {prompt} tokens [\d.]+ m?s, then 7 tokens of", said), said
     expect(page.locator(".st-key-live_timeline .lane")).to_have_count(2)
     expect(page.locator(".st-key-live_held").get_by_role("heading")).to_contain_text("22.5 KiB a token")
-    holds(page, **SHORT)
+    holds(page, **SHORT, live_probe_too="0")
 
     box = page.get_by_role("textbox", name="Go on with the conversation")
     box.fill("Say it in one sentence.")
@@ -296,7 +297,7 @@ def test_a_run_from_a_link_and_the_next_turn(open_page: Open) -> None:
     assert whole
     expect(number(page, 3)).to_have_text(format_bytes((int(whole[2]) + 7) * TOKEN_BYTES))
     expect(card(page, 3)).to_contain_text("as predicted, to the byte")
-    holds(page, **SHORT)
+    holds(page, **SHORT, live_probe_too="0")
 
 
 def test_text_streams_and_stop_ends_it(open_page: Open) -> None:
@@ -467,6 +468,39 @@ def test_a_strangers_recording_is_shown_as_text(open_page: Open) -> None:
     expect(recording(page)).to_have_count(3)
     idle(page)
     unmarked(page)
+
+
+def test_a_chart_can_be_had_as_a_file(open_page: Open) -> None:
+    page = open_page("live")
+    idle(page)
+    with page.expect_download() as started:
+        button(page, "live_probe_svg").first.click()
+    download = started.value
+    assert download.suggested_filename == "kv-live-probe.svg"
+    text = download.path().read_text("utf-8")
+    root = ElementTree.fromstring(text.encode())
+    heading = page.locator(".st-key-live_probe_section").get_by_role("heading").inner_text()
+    assert root.findtext("{http://www.w3.org/2000/svg}title") == heading
+    assert "<script" not in text
+    expect(numbers(page).first).to_be_visible()
+
+
+def test_kept_runs_are_laid_side_by_side(open_page: Open) -> None:
+    page = open_page("live")
+    record = json.loads((ROOT / "data" / "live" / "run.json").read_text())
+    page.get_by_role("button", name="Load a run").click()
+    loaded = page.locator("input[type=file]")
+    for _ in range(2):
+        loaded.set_input_files(json_file("run.json", record | {"name": TAG}))
+        idle(page)
+    expect(alert(page)).to_contain_text(f"A run called {TAG} is kept already, so this one is called {TAG} (2).")
+    compared = page.locator(".st-key-live_compare")
+    expect(compared.get_by_role("img")).to_have_count(2)
+    expect(compared.locator(".lane")).to_have_count(2)
+    unmarked(page)
+    button(page, "live_replace").click()
+    expect(compared).to_have_count(0)
+    expect(page.get_by_text("Keep or load another run to see both side by side.")).to_be_visible()
 
 
 def test_a_strangers_race_is_shown_as_text(open_page: Open) -> None:
