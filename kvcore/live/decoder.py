@@ -164,7 +164,8 @@ class Decoder:
             query, new = self._project(index, layer, x, cos, sin)
             found = self._attend_chunk(query, new, cache, index, plans[window], batch, width)
             x = self._finish(layer, x, found)
-            if progress is not None and not progress(index + 1, self.shape.num_layers):
+            done, of = index + 1, self.shape.num_layers
+            if progress is not None and not progress(done, of) and done < of:
                 raise LiveError("cancelled")
         return x.view(batch, width, -1)
 

@@ -18,6 +18,8 @@ from kvcore.errors import LiveError
 from kvcore.live.predict import predicted_bytes
 
 Emit = Callable[[dict[str, Any]], bool]
+# How often a prefix that is computed at once looks up: often enough for who pressed Stop, too seldom to be timed.
+_ASK_S = 0.25
 NO_BYTES = dict.fromkeys(
     ("reserved_bytes", "resident_bytes", "predicted_reserved_bytes", "predicted_resident_bytes"), 0
 )
@@ -184,17 +186,17 @@ class _Loop:
     def prefill(self) -> None:
         way, result = self.way, self.result
         result.predicted_prefill_s = way.predicted_prefill_s()
-        chunks = _Chunks(self)
+        progress = way.progress(self)
         way.decoder.synchronise()
         start = time.perf_counter()
         try:
-            logits = way.first(chunks)
+            logits = way.first(progress)
         except LiveError:
-            if chunks.cancelled:
+            if progress.cancelled:
                 raise Cancelled from None
-            if not chunks.late:
+            if not progress.late:
                 raise
-            self.cut(chunks.done)
+            self.cut(progress.done)
             return
         way.decoder.synchronise()
         result.prefill_s = time.perf_counter() - start
@@ -221,7 +223,13 @@ class _Loop:
         last = [row[-1] for row in result.ids]
         way.decoder.synchronise()
         start = time.perf_counter()
-        logits = way.next(last)
+        layers = _Layers(self)
+        try:
+            logits = way.next(last, layers)
+        except LiveError:
+            if layers.cancelled:
+                raise Cancelled from None
+            raise
         ids = pick(logits, self.sampling, self.draw)
         way.decoder.synchronise()
         seconds = time.perf_counter() - start
@@ -275,10 +283,27 @@ class _Chunks:
         return not (self.late or self.cancelled)
 
 
+class _Layers:
+    """Progress of a whole prefix computed at once: asks now and then whether the job was cancelled meanwhile."""
+
+    done, late = 0, False
+
+    def __init__(self, loop: _Loop) -> None:
+        self.loop, self.cancelled, self.asked = loop, False, time.perf_counter()
+
+    def __call__(self, done: int, of: int) -> bool:
+        now = time.perf_counter()
+        if done < of and now - self.asked >= _ASK_S:
+            self.asked = now
+            self.cancelled = not self.loop.emit({"event": "progress", "what": "recompute", "done": done, "of": of})
+        return not self.cancelled
+
+
 class _Cached:
     """Logits with a cache: the prompt once, then one token of each request a step."""
 
     mode = "cache"
+    progress = _Chunks
 
     def __init__(
         self, decoder: Any, prompts: list[list[int]], cache: Any, kv: str, block_tokens: int, predictor: Predictor
@@ -305,10 +330,10 @@ class _Cached:
     def likely_s(self, prefill_s: float) -> float:
         return 0.0
 
-    def first(self, chunks: _Chunks) -> Any:
-        return self.decoder.prefill(self.prompts, self.cache, progress=chunks)
+    def first(self, progress: _Chunks | _Layers) -> Any:
+        return self.decoder.prefill(self.prompts, self.cache, progress=progress)
 
-    def next(self, last: list[int]) -> Any:
+    def next(self, last: list[int], layers: _Layers) -> Any:
         self.lengths = [length + 1 for length in self.lengths]
         return self.decoder.step(last, self.cache)
 
@@ -327,6 +352,7 @@ class _Recomputed:
     """Logits without a cache: the whole prefix of each request at every step."""
 
     mode = "recompute"
+    progress = _Layers
     reused = 0
 
     def __init__(
@@ -349,13 +375,13 @@ class _Recomputed:
     def likely_s(self, prefill_s: float) -> float:
         return prefill_s
 
-    def first(self, chunks: _Chunks) -> Any:
-        return self.decoder.recompute(self.rows)
+    def first(self, progress: _Chunks | _Layers) -> Any:
+        return self.decoder.recompute(self.rows, progress)
 
-    def next(self, last: list[int]) -> Any:
+    def next(self, last: list[int], layers: _Layers) -> Any:
         for row, token in zip(self.rows, last, strict=True):
             row.append(token)
-        return self.decoder.recompute(self.rows)
+        return self.decoder.recompute(self.rows, layers)
 
     def held(self) -> dict[str, int]:
         return dict(NO_BYTES)

@@ -115,14 +115,18 @@ class Filled:
         return seconds
 
 
-def recompute_seconds(decoder: Any, context: int, batch: int) -> list[float]:
-    """Seconds to compute a prefix of `context` tokens afresh for every request: one to three times."""
+def recompute_seconds(decoder: Any, context: int, batch: int, watch: Watch) -> list[float]:
+    """Seconds to compute a prefix of `context` tokens afresh for every request: one to three times.
+
+    Raises Late and Cancelled, also in the middle: a long prefix takes many seconds.
+    """
     rows = [tokens(context, decoder.shape.vocab_size)] * batch
     times = []
     for _ in range(3 if context <= 64 else 2 if context <= 256 else 1):
         decoder.synchronise()
         start = time.perf_counter()
-        decoder.recompute(rows)
+        with watch.stopping():
+            decoder.recompute(rows, watch)
         decoder.synchronise()
         times.append(time.perf_counter() - start)
     return times
@@ -201,7 +205,7 @@ class Runner:
     def _recomputed(self, context: int) -> list[float]:
         if self.last_recompute is None:
             self.decoder.recompute([tokens(LEAST_CONTEXT, self.decoder.shape.vocab_size)] * self.batch)
-        times = recompute_seconds(self.decoder, context, self.batch)
+        times = recompute_seconds(self.decoder, context, self.batch, self.watch)
         self.last_recompute = (context, median(times))
         return times
 

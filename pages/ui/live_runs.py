@@ -8,7 +8,7 @@ from dataclasses import replace
 import streamlit as st
 
 from kvcore.errors import LiveError
-from kvcore.live import runs
+from kvcore.live import run_table, runs
 from kvcore.live.run_events import MAX_NAME
 from kvcore.live.runs import RunRecord, Summary
 from kvcore.units import format_bytes
@@ -256,7 +256,7 @@ def _file(record: RunRecord) -> str:
 
 
 def _csv(record: RunRecord) -> bytes:
-    return runs.to_csv(record).encode()
+    return run_table.to_csv(record).encode()
 
 
 def _show(record: RunRecord) -> None:

@@ -11,6 +11,7 @@ import torch
 from kvcore.errors import LiveError
 
 VOCAB = 97
+LAYERS = 4
 
 
 class Clock:
@@ -86,9 +87,14 @@ class Decoder:
             row.append(token)
         return self._logits(cache.rows)
 
-    def recompute(self, ids: Sequence[Sequence[int]]) -> torch.Tensor:
+    def recompute(
+        self, ids: Sequence[Sequence[int]], progress: Callable[[int, int], bool] | None = None
+    ) -> torch.Tensor:
         self.log.append(f"recompute {[len(row) for row in ids]}")
-        self.clock.now += 0.002 * max(len(row) for row in ids)
+        for layer in range(1, LAYERS + 1):
+            self.clock.now += 0.002 / LAYERS * max(len(row) for row in ids)
+            if progress is not None and not progress(layer, LAYERS) and layer < LAYERS:
+                raise LiveError("cancelled")
         return self._logits(ids)
 
     def synchronise(self) -> None:

@@ -173,6 +173,23 @@ def test_cancelling_a_prefill(clock: Clock) -> None:
     assert decoder.clock.now == pytest.approx(100.008)
 
 
+@pytest.mark.parametrize(("tokens_before", "seconds"), [(0, 0.4), (1, 0.8 + 0.401)])
+def test_cancelling_in_the_middle_of_recomputing(clock: Clock, tokens_before: int, seconds: float) -> None:
+    """400 tokens take 4 layers of 200 ms: every quarter of a second it is asked whether to go on, after two layers."""
+    told: list[str] = []
+
+    def emit(event: dict[str, Any]) -> bool:
+        told.append(event["event"])
+        return event["event"] != "progress" or told.count("token") < tokens_before
+
+    begun = clock.now
+    with pytest.raises(Cancelled) as stopped:
+        go(clock, [[1] * 400], 5, use_cache=False, emit=emit)
+    assert clock.now - begun == pytest.approx(seconds)
+    assert stopped.value.result is not None
+    assert len(stopped.value.result.ids[0]) == tokens_before
+
+
 def test_a_decoders_own_refusal_is_not_taken_for_a_cancellation(clock: Clock) -> None:
     from kvcore.errors import LiveError
 
