@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from kvcore.engines.registry import engine
-from kvcore.errors import KVCoreError, UnitError
+from kvcore.errors import UnitError
 from kvcore.hardware import accelerator
 from kvcore.plan.deployment import MAX_GPUS, Deployment
 from kvcore.scenario import Scenario, read_query, write_query
@@ -19,11 +19,14 @@ from kvcore.weight_formats import weight_format
 AUTO = "auto"
 USERS = 30
 MAX_CURVES = 4
+# The plan of all defaults, kept.
+AS_IS = "as-is"
 # A plan that is kept for comparison travels in the address of the other one, a brought configuration with it.
 MAX_KEPT = 12_000
 _SPLIT = re.compile(r"(tp|pp|dp|dcp)([0-9]{1,4})")
 _SWITCHES = {"ep": "expert_parallel", "dpa": "dp_attention"}
 _SIDES = ("tp", "pp", "dp", "dcp")
+_CURVE = re.compile(r"[a-z0-9.+/×-]{1,40}")
 _MORE = re.compile(r"[a-z_]{1,40}=[A-Za-z0-9_./+-]{1,60}")
 
 
@@ -189,7 +192,7 @@ def keep(scenario: Scenario, options: ConcurrencyOptions) -> str:
     text = urlencode(scenario.to_query() | replace(options, kept="", curves=()).to_query(), safe="/,:@")
     if len(text) > MAX_KEPT:
         raise UnitError("this plan is too long to travel in an address; its configuration is too large")
-    return text or "as-is"
+    return text or AS_IS
 
 
 def kept(text: str) -> tuple[Scenario, ConcurrencyOptions]:
@@ -271,18 +274,25 @@ def _read_more(text: str) -> tuple[str, ...]:
 
 def _read_curves(text: str) -> tuple[str, ...]:
     parts = tuple(dict.fromkeys(part for part in text.split(",") if part))
-    if len(parts) > MAX_CURVES or not all(len(part) <= 40 and part.isprintable() for part in parts):
-        raise UnitError(f"{text[:40]!r} are not at most {MAX_CURVES} names")
+    if len(parts) > MAX_CURVES or not all(_CURVE.fullmatch(part) for part in parts):
+        raise UnitError(f"{text[:40]!r} are not at most {MAX_CURVES} names such as fp8-cache")
     return parts
 
 
 def _read_kept(text: str) -> str:
-    if len(text) > MAX_KEPT or not text.isprintable():
-        raise UnitError("it is longer than a plan, or holds what cannot be shown")
+    plan = f"{text[:20]!r} is not a plan"
+    if len(text) > MAX_KEPT:
+        raise UnitError(f"{plan}: it is too long")
+    if text == AS_IS:
+        return text
     try:
-        kept(text)
-    except (KVCoreError, ValueError):
-        raise UnitError("it is not a plan") from None
+        query = dict(parse_qsl(text, strict_parsing=True, max_num_fields=60))
+    except ValueError:
+        raise UnitError(plan) from None
+    problems = (*Scenario.from_query(query)[1], *ConcurrencyOptions.from_query(query)[1])
+    known = {field.name for field in fields(Scenario)} | set(READERS) - {"kept"}
+    if problems or not known.issuperset(query):
+        raise UnitError(plan)
     return text
 
 

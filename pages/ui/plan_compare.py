@@ -35,7 +35,7 @@ def section(chosen: Chosen, case: Case) -> None:
     there, before = other
     st.subheader(plain(_title(before, case)), anchor=False)
     rows = _rows((there, before), (chosen, case))
-    columns = (("", ""), ("plan A, kept", "w"), ("plan B, this one", "w"))
+    columns = (("", ""), ("plan A, kept", ""), ("plan B, this one", ""))
     st.html(html_table.table("Two plans side by side", columns, rows))
     with st.container(horizontal=True, gap="small"):
         st.button("Go to plan A", key="swap_plan", on_click=_swap, args=(chosen, case), icon=":material/swap_horiz:",

@@ -17,6 +17,7 @@ _HEIGHT = 440
 _NAME = FONT_SIZE * 1.35 / (_HEIGHT - 80)
 # How far the plot reaches beyond the lines, for their names, in widths of them.
 _BESIDE = 0.5
+_LONGEST = 13
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +51,15 @@ def curves_chart(
     )  # fmt: skip
     notes, shapes = _names(ends_at, last, first, top, colours)
     ticks = [2**n for n in range(31) if columns[0] <= 2**n <= columns[-1]]
-    ticks = ticks if len(ticks) <= 8 else ticks[len(ticks) % 2 :: 2]
+    ticks = ticks if len(ticks) <= 5 else ticks[1 - len(ticks) % 2 :: 2]
     rows = [value for n in range(8) for value in (10**n, 3 * 10**n) if value <= high]
     layout = {
         "annotations": notes,
         "shapes": shapes,
         "hovermode": "x unified",
         "xaxis": {
-            "type": "log", "tickvals": ticks, "ticktext": [format_tokens(one) for one in ticks], "fixedrange": True,
+            "type": "log", "tickangle": 0, "fixedrange": True, "tickvals": ticks,
+            "ticktext": [format_tokens(one) for one in ticks],
             "range": [first, last + _BESIDE * (last - first)], "hoverformat": ",d",
             "title": {"text": "longest request, tokens", "font": {"size": FONT_SIZE}},
         },
@@ -86,9 +88,10 @@ def _names(
     ordered = sorted(ends_at, key=lambda one: one[0])
     places = spread([one[0] for one in ordered], _NAME * span, _NAME * span / 2 - 0.08, top - _NAME * span / 2)
     gap = 0.05 * (last - first)
+    short = _short([one[2].name for one in ordered])
     notes, shapes = [], []
     for (end, x, line, colour), place in zip(ordered, places, strict=True):
-        name = in_chart(line.name if len(line.name) <= 24 else f"{line.name[:23]}…")
+        name = in_chart(short[line.name])
         notes.append(
             {"text": f"<b>{name}</b>" if line.main else name, "x": last + gap, "y": place, "xanchor": "left",
              "yanchor": "middle", "xshift": 3, "showarrow": False, "font": {"size": FONT_SIZE, "color": colour}}
@@ -98,6 +101,18 @@ def _names(
              "line": {"color": colour, "width": 1}}
         )  # fmt: skip
     return notes, shapes
+
+
+def _short(names: Sequence[str]) -> dict[str, str]:
+    """Names as there is room for beside the lines: their first words, more of them where two would be the same."""
+    found = {}
+    for name in names:
+        words = name.partition(":")[0].split()
+        while len(words) > 1 and len(" ".join(words)) > _LONGEST:
+            words.pop()
+        found[name] = " ".join(words)
+    same = [name for name in names if list(found.values()).count(found[name]) > 1]
+    return found | {name: name if len(name) <= 2 * _LONGEST else f"{name[: 2 * _LONGEST - 1]}…" for name in same}
 
 
 def _describe(lines: Sequence[Curve], columns: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from pages.ui.words import plural
 
 BINDS = {
     "engine": "the engine", "split": "the split", "weights": "the weights", "overheads": "the overheads",
-    "cache": "cache memory", "sequences": "the engine’s limit", "context limit": "the model’s limit",
+    "cache": "the cache", "sequences": "engine’s limit", "context limit": "model’s limit",
     "nothing": "nothing",
 }  # fmt: skip
 
@@ -102,7 +102,7 @@ def _ends(plan: Plan) -> str:
     return {
         "cache": "the cache is full",
         "sequences": "the engine lets no more in",
-    }.get(plan.binding.kind, f"{BINDS[plan.binding.kind]} binds")
+    }.get(plan.binding.kind, f"{BINDS[plan.binding.kind]} bind")
 
 
 def scenario_line(plan: Plan, rent: str) -> str:

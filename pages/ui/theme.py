@@ -93,7 +93,7 @@ _STYLE = """<style>
   .st-key-engine [role="radiogroup"] { flex-wrap: wrap; }
   [data-testid="stMetricValue"] { font-size: 1.6rem; }
   [data-testid="stMetricValue"], [data-testid="stMetricValue"] *, [data-testid="stMetricLabel"] * {
-    white-space: normal; overflow: visible; text-overflow: clip;
+    white-space: normal !important; overflow: visible !important; text-overflow: clip; overflow-wrap: anywhere;
   }
   .st-key-scenario [data-testid="stColumn"], .st-key-numbers [data-testid="stColumn"],
   .st-key-attention_cards [data-testid="stColumn"], .st-key-server_controls [data-testid="stColumn"],
@@ -101,6 +101,12 @@ _STYLE = """<style>
   .st-key-people_controls [data-testid="stColumn"] {
     flex: 1 1 calc(50% - 1rem); min-width: calc(50% - 1rem); width: calc(50% - 1rem);
   }
+  .st-key-mend_rows [data-testid="stColumn"]:is(:nth-child(2), :nth-child(4)),
+  .st-key-lever_rows [data-testid="stColumn"]:is(:nth-child(2), :nth-child(4)) {
+    flex: 1 1 calc(50% - 1rem); min-width: calc(50% - 1rem); width: calc(50% - 1rem);
+  }
+  .st-key-mend_rows [data-testid="stColumn"]:nth-child(3),
+  .st-key-lever_rows [data-testid="stColumn"]:nth-child(3) { order: 1; }
   .st-key-scenario [data-testid="stColumn"]:first-child,
   .st-key-server_controls [data-testid="stColumn"]:first-child,
   .st-key-trio_controls [data-testid="stColumn"]:nth-child(-n+2),

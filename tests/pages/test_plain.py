@@ -15,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Block, Node
 
 from kvcore import sources
+from kvcore.plan.options import READERS as PLANNED
 from kvcore.scenario import Scenario, encode_config
 from kvcore.variant_options import READERS
 from pages.ui import charts, models, theme
@@ -22,7 +23,7 @@ from pages.ui.plain import MAX_NAME, in_chart, plain, tidy_name
 from tests.pages.rendered import rendered, resolved, unescaped
 
 APP = str(Path(__file__).parents[2] / "app.py")
-SCREENS = ("size", "variants", "accuracy")
+SCREENS = ("size", "variants", "concurrency", "accuracy")
 # The first fits into what the shortest message quotes of a value; both hold the word by which they are found.
 IMAGE = "![evil](//evil.org)"
 EVERYTHING = (
@@ -160,7 +161,7 @@ def test_names_in_charts_are_text() -> None:
 def test_every_parameter_of_an_address(screen: str, text: str) -> None:
     names = {"model", "config", "tokens", "batch", "kv", "compare", "budget", "source", "engine", "gpu", "tp"}
     assert names | {"bound"} == set(Scenario.__dataclass_fields__)
-    further = set(READERS) if screen == "variants" else set()
+    further = {"variants": set(READERS), "concurrency": set(PLANNED)}.get(screen, set())
     at = open_page(screen, **dict.fromkeys(sorted(names | further), text))
     said = " ".join(check(at))
     for name in names | further:

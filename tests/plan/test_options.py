@@ -58,7 +58,7 @@ def _made(draw: st.DrawFn) -> ConcurrencyOptions:
         minute=draw(st.sampled_from([0.0, 0.25, 12.0])),
         seconds=draw(st.integers(0, 10**5)),
         host=draw(st.integers(0, 10**5)),
-        curves=draw(st.sampled_from([(), ("fp8 cache",), ("fp8 cache", "TP 4 × 2")])),
+        curves=draw(st.sampled_from([(), ("fp8-cache",), ("fp8-cache", "16-gpus-tp-4-×-pp-2")])),
         kept=draw(st.sampled_from(["", "as-is", "users=12&count=4&model=google/gemma-3-27b-it"])),
     )
 
@@ -85,7 +85,7 @@ def test_whatever_the_address_holds_there_are_options(query: dict[str, str]) -> 
     [("users", "-1"), ("users", "٣"), ("count", "0"), ("count", "5000"), ("split", "tp"), ("split", "tp8-tp4"),
      ("split", "tp0"), ("split", "tp4096-pp2"), ("weights", "q9"), ("have", "x"), ("have", "0 GiB"), ("util", "1.01"), ("util", "92%"),
      ("eager", "yes"), ("more", "rm -rf"), ("prompt", "many"), ("active", "200"), ("curves", "a,b,c,d,e,f"),
-     ("kept", "x" * 20_000), ("seconds", "1.5"), ("host", "-3"), ("minute", "1e3")],
+     ("kept", "x" * 20_000), ("kept", "users=many"), ("kept", "other=1"), ("kept", "users"), ("kept", "kept=users%3D1"), ("seconds", "1.5"), ("host", "-3"), ("minute", "1e3")],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(name: str, text: str) -> None:
     options, problems = ConcurrencyOptions.from_query({name: text})
