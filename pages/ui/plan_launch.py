@@ -58,9 +58,9 @@ def _tab(found: Command | str, name: str) -> None:
     if isinstance(found, str):
         st.info(plain(found), icon=":material/info:")
         return
-    st.code(found.text, language="bash", wrap_lines=True)
+    st.code(found.text, language=None, wrap_lines=True)
     for file, content in found.files:
         st.caption(plain(f"{file}, which it reads:"))
-        st.code(content, language="yaml", wrap_lines=True)
+        st.code(content, language=None, wrap_lines=True)
     for note in found.notes:
         st.caption(plain(note))

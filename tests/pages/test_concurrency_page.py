@@ -164,7 +164,10 @@ def test_the_first_split_that_starts_is_taken() -> None:
         ({"model": "allenai/longformer-base-4096"}, "weights take is not known: say what is left for the cache"),
         ({"count": "1"}, "does not start on H100 SXM5 80GB: its weights alone are too large"),
         ({"tokens": "262144"}, "takes requests of at most **131,072 tokens**, not 262,144"),
-        ({"model": "allenai/longformer-base-4096", "have": "1 GiB", "tokens": "4096"}, "then the engine lets no more in"),
+        (
+            {"model": "allenai/longformer-base-4096", "have": "1 GiB", "tokens": "4096"},
+            "then the engine lets no more in",
+        ),
         ({"users": "100000"}, "100,000 requests of 32K do not fit"),
         ({"users": "1"}, "One user fits"),
     ],
