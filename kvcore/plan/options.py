@@ -27,6 +27,7 @@ _SPLIT = re.compile(r"(tp|pp|dp|dcp)([0-9]{1,4})")
 _SWITCHES = {"ep": "expert_parallel", "dpa": "dp_attention"}
 _SIDES = ("tp", "pp", "dp", "dcp")
 _CURVE = re.compile(r"[a-z0-9.+/×-]{1,40}")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,39}")
 _MORE = re.compile(r"[a-z_]{1,40}=[A-Za-z0-9_./+-]{1,60}")
 
 
@@ -79,9 +80,10 @@ class ConcurrencyOptions:
 
     `users` are requests at once (0: as many as the scenario says, 30 where that is one). `count` GPUs serve in the
     `split` (`auto`: the first that the engine takes). `have` is a cache pool for each GPU that was read off a log.
-    `util` is the engine's share of the memory, `batched` and `seqs` its limits of a step; 0 leaves each to
-    the engine. `more` are further options of the engine as `field=value`. Lengths that are expected, in tokens:
-    `prompt`, `answer`, `thinking`, and `shared` of the prompt that all requests begin with. Of `people`, `active`
+    `util` is the engine's share of the memory, `batched` and `seqs` its limits of a step; 0 leaves each to the engine.
+    `version` is the engine's release whose rules are meant ("": the newest that is followed), and `more` are further
+    options of the engine as `field=value`. Lengths that are expected, in tokens: `prompt`, `answer`, `thinking`, and
+    `shared` of the prompt that all requests begin with. Of `people`, `active`
     percent wait for an answer at a time; where each asks `minute` times a minute and an answer takes `seconds`, those
     say how many instead (0: not known). `host` GiB of CPU memory keep what the GPUs have no room for. `curves` are the
     levers that are drawn, `kept` the address's parameters of the plan that stands beside this one.
@@ -98,6 +100,7 @@ class ConcurrencyOptions:
     eager: bool = False
     prefix: bool = True
     spec: int = 0
+    version: str = ""
     more: tuple[str, ...] = ()
     prompt: int = 6144
     answer: int = 1024
@@ -150,6 +153,7 @@ def deployment(scenario: Scenario, options: ConcurrencyOptions, split: Split) ->
         expert_parallel=split.expert_parallel,
         dp_attention=split.dp_attention,
         engine=scenario.engine,
+        engine_version=options.version or None,
         kv_dtype=scenario.kv,
         weight_format=None if options.weights == AUTO else options.weights,
         utilization=options.util or None,
@@ -182,6 +186,7 @@ def taken(
         eager=changed.enforce_eager,
         prefix=changed.prefix_caching,
         spec=changed.speculative_tokens,
+        version=changed.engine_version or "",
         more=tuple(f"{name}={_word(value)}" for name, value in changed.options),
     )
     return scenario, options
@@ -265,6 +270,13 @@ def _read_have(text: str) -> str:
     return plain
 
 
+def _read_version(text: str) -> str:
+    plain = text.strip()
+    if plain and not _VERSION.fullmatch(plain):
+        raise UnitError(f"engine version: {text[:20]!r} is not a release such as 0.11.0")
+    return plain
+
+
 def _read_more(text: str) -> tuple[str, ...]:
     parts = tuple(dict.fromkeys(part for part in text.split(",") if part))
     if len(parts) > 12 or not all(_MORE.fullmatch(part) for part in parts):
@@ -312,6 +324,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "eager": _switch,
     "prefix": _switch,
     "spec": _whole("speculative tokens", 0, 64),
+    "version": _read_version,
     "more": _read_more,
     "prompt": parse_tokens,
     "answer": parse_tokens,

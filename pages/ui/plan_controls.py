@@ -141,5 +141,9 @@ def _settings(case: Case) -> None:
             "Speculative tokens", 0, 64, key=key("spec"), step=1,
             help="Tokens that a draft or a prediction head proposes in each step.",
         )  # fmt: skip
+        st.text_input(
+            "Engine version", key=key("version"), placeholder="the newest that is followed", max_chars=40,
+            help="A release whose defaults, memory and log lines are meant, such as 0.11.0 of vLLM.",
+        )  # fmt: skip
         st.toggle("Without CUDA graphs (eager)", key=key("eager"))
         st.toggle("Keep prefixes (prefix caching)", key=key("prefix"))

@@ -48,6 +48,7 @@ def _made(draw: st.DrawFn) -> ConcurrencyOptions:
         eager=draw(st.booleans()),
         prefix=draw(st.booleans()),
         spec=draw(st.integers(0, 16)),
+        version=draw(st.sampled_from(["", "0.7.3", "v0.11.0", "b6000", "0.6.4.post1"])),
         more=draw(st.sampled_from([(), ("swa_full=1",), ("page_size=64", "tool=llama-server")])),
         prompt=draw(st.integers(0, 10**6)),
         answer=draw(st.integers(0, 10**6)),
@@ -84,7 +85,7 @@ def test_whatever_the_address_holds_there_are_options(query: dict[str, str]) -> 
     ("name", "text"),
     [("users", "-1"), ("users", "٣"), ("count", "0"), ("count", "5000"), ("split", "tp"), ("split", "tp8-tp4"),
      ("split", "tp0"), ("split", "tp4096-pp2"), ("weights", "q9"), ("have", "x"), ("have", "0 GiB"), ("util", "1.01"), ("util", "92%"),
-     ("eager", "yes"), ("more", "rm -rf"), ("prompt", "many"), ("active", "200"), ("curves", "a,b,c,d,e,f"),
+     ("eager", "yes"), ("more", "rm -rf"), ("version", "0.7;ls"), ("version", "9" * 41), ("prompt", "many"), ("active", "200"), ("curves", "a,b,c,d,e,f"),
      ("kept", "x" * 20_000), ("kept", "users=many"), ("kept", "other=1"), ("kept", "users"), ("kept", "kept=users%3D1"), ("seconds", "1.5"), ("host", "-3"), ("minute", "1e3")],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(name: str, text: str) -> None:
@@ -148,6 +149,7 @@ _deployments = st.builds(
     utilization=st.sampled_from([None, 0.5, 0.875, 0.92]),
     max_num_batched_tokens=st.none() | st.integers(1, 10**5),
     max_num_seqs=st.none() | st.integers(1, 1000),
+    engine_version=st.sampled_from([None, "0.7.3", "b6000"]),
     enforce_eager=st.booleans(),
     prefix_caching=st.booleans(),
     speculative_tokens=st.integers(0, 8),
