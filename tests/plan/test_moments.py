@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import comb
+
 import pytest
 
 from kvcore.plan.moments import chance_at_most, most_at_once, most_people
@@ -46,3 +48,21 @@ def test_the_curve_takes_over_smoothly() -> None:
     """Beyond 1,000 the normal curve stands in: mean 1,000 ± 31.6, half of it below the mean."""
     assert chance_at_most(1001, 10_000, 0.1, by_rate=True) == pytest.approx(0.517, abs=0.005)
     assert most_at_once(100_000, 0.1, by_rate=True) == pytest.approx(10_000 + 2.326 * 100, abs=2)
+
+
+def test_sums_from_the_top_hold_far_from_the_mean() -> None:
+    """A thousand places for ten requests are always enough; ten places for a thousand never are."""
+    assert chance_at_most(1000, 100, 0.1, by_rate=True) == pytest.approx(1.0, abs=1e-12)
+    assert chance_at_most(10, 10_000, 0.1, by_rate=False) == pytest.approx(0.0, abs=1e-12)
+    # Of 400 coins at most 200 fall heads: a half, and half of the chance of exactly 200, C(400, 200) / 2⁴⁰⁰.
+    exactly = comb(400, 200) / 2**400
+    assert chance_at_most(200, 400, 0.5, by_rate=False) == pytest.approx(0.5 + exactly / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("requests", [1, 2, 7, 37, 170, 999])
+@pytest.mark.parametrize("each", [0.001, 0.1, 0.6])
+def test_one_person_more_is_too_many(requests: int, each: float) -> None:
+    for by_rate in (False, True):
+        people = most_people(requests, each, by_rate=by_rate)
+        assert chance_at_most(requests, people, each, by_rate=by_rate) >= 0.99
+        assert chance_at_most(requests, people + 1, each, by_rate=by_rate) < 0.99
