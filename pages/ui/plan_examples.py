@@ -1,4 +1,4 @@
-"""Plans worth seeing, as people ask for them: one click each."""
+"""Plans worth seeing, as people ask for them: one click each; and what was asked in public, with its answer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from kvcore.plan.options import ConcurrencyOptions
+from kvcore.questions import questions
 from kvcore.scenario import Scenario
 from pages.ui import state
 from pages.ui.plain import plain
@@ -102,3 +103,16 @@ def section() -> None:
                 st.markdown(f"**{plain(one.title)}**\n\n{plain(one.question)}")
                 st.button("Show this", key=f"example_{name}", type="tertiary", icon=":material/arrow_upward:",
                           on_click=_show, args=(name,), help=one.title)  # fmt: skip
+    with st.expander(f"{len(questions())} questions from public threads, each with its answer"):
+        _asked()
+
+
+def _asked() -> None:
+    """What was asked in public, in our words, with its source, its answer and the view that shows it."""
+    st.markdown(
+        "\n\n".join(
+            f"**{plain(one.question)}** {plain(one.answer)} [Show it]({one.address.removeprefix('/')})  \n"
+            f":small[{plain(one.source)}, {plain(one.date)}]"
+            for one in questions()
+        )
+    )

@@ -21,9 +21,10 @@ from pages.ui.trio_words import ENGINES
 
 
 @lru_cache(maxsize=128)
-def _command(model: Model, wanted: Deployment) -> Command | str:
+def _command(model: Model, wanted: Deployment, users: int) -> Command | str:
     try:
-        return launch(model, wanted)
+        # Slots of llama.cpp and Ollama are made for the users; other engines take requests as they come.
+        return launch(model, wanted, users)
     except KVCoreError as problem:
         return str(problem)
 
@@ -36,7 +37,7 @@ def commands(model: Model, case: Case) -> None:
     for tab, name in zip(st.tabs([ENGINES[name] for name in names], key="launch"), names, strict=True):
         with tab:
             wanted = case.deployment if name == mine else _with(model, case, name)
-            _tab(_command(model, wanted), name)
+            _tab(_command(model, wanted, case.users), name)
     st.caption(
         "Only what differs from the engine’s defaults, or what the plan relies on. Another engine holds another number."
     )

@@ -402,3 +402,19 @@ def test_every_choice_has_a_key_and_a_way_there_and_back() -> None:
         choice = name.removeprefix("plan_")
         value = getattr(plain, choice)
         assert plan_state.read(choice, plan_state.written(choice, value)) == value
+
+
+def test_slots_are_made_for_the_users() -> None:
+    """12 requests of 8,192 tokens: 12 × 8,192 = 98,304 cells, in 12 slots."""
+    at = open_page(**STATED, engine="llama.cpp", tokens="8192", users="12")
+    command = next(one.value for one in at.code if "llama-server" in one.value)
+    assert "--parallel 12" in command
+    assert "--ctx-size 98304" in command
+
+
+def test_what_was_asked_in_public_is_answered_with_a_link() -> None:
+    at = open_page()
+    asked = next(one.value for one in at.markdown if "MiniMax" in one.value and "Show it" in one.value)
+    assert asked.count("[Show it](") == 30
+    assert "(concurrency?model=" in asked
+    assert "(size?model=" in asked
