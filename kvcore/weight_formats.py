@@ -6,7 +6,7 @@ everything but the experts in gpt-oss's mxfp4. So bytes are summed over the kind
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kvcore.errors import UnitError
@@ -23,12 +23,23 @@ _ALL_BUT_EXPERTS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """Effective bits of one weight, scales included, and the kinds of parameters that stay in 16 bits."""
+    """Effective bits of one weight, scales included, and the kinds of parameters that stay in 16 bits.
+
+    `by_kind` are the bits of kinds that a checkpoint's own configuration speaks of; they come first.
+    """
 
     name: str
     bits: float
     kept_16_bit: frozenset[str] = frozenset()
     label: str = ""
+    by_kind: tuple[tuple[str, float], ...] = ()
+
+    def bits_of(self, kind: str) -> float:
+        """Bits of one weight of that kind of parameters."""
+        for name, bits in self.by_kind:
+            if name == kind:
+                return bits
+        return 16 if kind in self.kept_16_bit else self.bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +96,20 @@ def weight_format(name: str) -> WeightFormat:
     return found
 
 
+def stored_weight_format(model: Model) -> WeightFormat:
+    """The format in which the checkpoint is stored, kind by kind where its configuration says so."""
+    name = model.checkpoint_format or model.model_dtype
+    found = WEIGHT_FORMATS.get(name, WEIGHT_FORMATS["bf16"])
+    return replace(found, by_kind=model.stored_bits) if model.stored_bits else found
+
+
+def chosen_weight_format(model: Model, name: str | None = None) -> WeightFormat:
+    """The format of that name; as the checkpoint is stored for None and for the stored format's own name."""
+    if name is None or name.strip().lower() == (model.checkpoint_format or model.model_dtype):
+        return stored_weight_format(model)
+    return weight_format(name)
+
+
 def weights_bytes(model: Model, name: str | None = None) -> WeightBytes | None:
     """Bytes of the model's weights in a format, by default the one that is stored; None where nothing is known.
 
@@ -96,16 +121,17 @@ def weights_bytes(model: Model, name: str | None = None) -> WeightBytes | None:
         return WeightBytes(bytes=model.checkpoint_bytes, format=stored, knowledge="exact", formula=text)
     if not model.weights:
         return None
-    wanted = weight_format(name or (stored if stored in WEIGHT_FORMATS else "bf16"))
-    total, sixteen = 0.0, 0
+    wanted = chosen_weight_format(model, name)
+    counts: dict[float, int] = {}
     for part in model.weights:
-        kept = part.name in wanted.kept_16_bit
-        total += part.parameters * (16 if kept else wanted.bits) / 8
-        sixteen += part.parameters if kept else 0
-    rest = sum(part.parameters for part in model.weights) - sixteen
-    text = f"{rest:,} parameters × {wanted.bits:g} bits"
-    if sixteen:
-        text += f" + {sixteen:,} kept in 16 bits"
+        bits = wanted.bits_of(part.name)
+        counts[bits] = counts.get(bits, 0) + part.parameters
+    total = sum(count * bits for bits, count in counts.items()) / 8
+    quantised = [f"{count:,} parameters × {bits:.4g} bits" for bits, count in counts.items() if bits != 16]
+    sixteen = counts.get(16, 0)
+    if quantised and sixteen:
+        quantised.append(f"{sixteen:,} kept in 16 bits")
+    text = " + ".join(quantised) or f"{sixteen:,} parameters × 16 bits"
     return WeightBytes(
         bytes=int(total), format=wanted.name, knowledge="estimated", formula=f"{text} = {int(total):,} B"
     )

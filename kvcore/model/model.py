@@ -51,6 +51,10 @@ class Model:
     checkpoint declares for its cache, or None. `head_dim` is the value width of a query head, `key_head_dim` its key
     width where that differs; a model without attention has 0 heads. Counts of parameters are None where the family's
     shape is not known.
+    `checkpoint_format` names the format of most of the stored weights; `stored_bits` are the bits of one weight, scales
+    included, by the names of `weights`, for a checkpoint that was quantised (empty: all in that format). `scale_block`
+    is the side of the blocks that share an fp8 scale, 0 where there are none; `tower_parameters` are those of the parts
+    that read pictures and sound, an estimate, which `weights` leave out.
     """
 
     name: str
@@ -68,6 +72,9 @@ class Model:
     weights: tuple[WeightPart, ...] = ()
     checkpoint_format: str | None = None
     checkpoint_bytes: int | None = None
+    stored_bits: tuple[tuple[str, float], ...] = ()
+    scale_block: int = 0
+    tower_parameters: int = 0
     knowledge: Knowledge = "exact"
     reading: Reading = field(default_factory=Reading)
     groups: tuple[tuple[Memory, int], ...] = field(init=False, compare=False)

@@ -16,9 +16,10 @@ from kvcore.model.families import ARCHITECTURES, FAMILIES, TEXT_KEYS, WRAPPED
 from kvcore.model.keys import Keys, Raw
 from kvcore.model.memories import Attention
 from kvcore.model.model import Model, Reading
-from kvcore.model.quantization import cache_format, weight_format
+from kvcore.model.quantization import cache_format, with_weights
 from kvcore.model.readers.encoders import read_encoder
 from kvcore.model.readers.shape import HEAD_DIM_NAMES, HEAD_NAMES, HIDDEN_NAMES, LAYER_NAMES, Family, Shape
+from kvcore.model.towers import tower_parameters
 from kvcore.paths import DATA
 
 # Keys whose names say that they shape the cache. One that is set and that no reader took is not understood.
@@ -225,7 +226,7 @@ def _model(keys: Keys, raw: Raw, shape: Shape, model_type: str, family: Family, 
         dict.fromkeys([*keys.unused(), *(key for key in raw if key not in nested and key not in keys.used)])
     )
     unknown_weights = family.options.get("weights_unknown")
-    return Model(
+    model = Model(
         name=name or str(raw.get("_name_or_path") or "") or model_type,
         model_type=model_type,
         layers=shape.layers,
@@ -239,7 +240,7 @@ def _model(keys: Keys, raw: Raw, shape: Shape, model_type: str, family: Family, 
         cache_format=declared,
         experts=shape.experts,
         weights=() if shape.tally is None or unknown_weights else shape.tally.parts(),
-        checkpoint_format=weight_format(raw, keys),
+        tower_parameters=tower_parameters(raw, shape.hidden_size),
         reading=Reading(
             keys_used=tuple(keys.all_used()),
             keys_ignored=ignored,
@@ -247,6 +248,7 @@ def _model(keys: Keys, raw: Raw, shape: Shape, model_type: str, family: Family, 
             notes=(*family.notes, *keys.all_notes(), *notes),
         ),
     )
+    return with_weights(model, raw, keys)
 
 
 def _bound(raw: Raw, text: Raw, model_type: str, name: str, refusal: UnknownLayoutError) -> Model:

@@ -14,7 +14,8 @@ from functools import lru_cache
 from math import ceil
 from typing import Literal
 
-from kvcore.model.memories import Attention, CrossAttention, Latent, NoMemory, SharedCache, State
+from kvcore.model.layer_kinds import dense_layers, sparse_layers
+from kvcore.model.memories import Attention, CrossAttention, Latent, SharedCache, State
 from kvcore.model.model import Model, WeightPart
 
 Place = Literal["layers", "first", "last"]
@@ -103,13 +104,13 @@ def _split(model: Model, part: WeightPart, ways: Ways) -> Piece:
         layers = _where(model, lambda layer: any(isinstance(one, State) for one in layer))
         return _even(part, layers, _state_share(model, ways.attention))
     if part.name == "experts":
-        return _even(part, _sparse(model), _expert_share(model, part, ways))
+        return _even(part, sparse_layers(model), _expert_share(model, part, ways))
     if part.name == "feed-forward":
-        return _even(part, _dense(model), Fraction(1, ways.dense))
+        return _even(part, dense_layers(model), Fraction(1, ways.dense))
     if part.name == "shared experts":
-        return _even(part, _sparse(model), Fraction(1, ways.shared))
+        return _even(part, sparse_layers(model), Fraction(1, ways.shared))
     if part.name in ("router", "latent projections"):
-        return _even(part, _sparse(model), Fraction(1))
+        return _even(part, sparse_layers(model), Fraction(1))
     # A kind that is not known here is taken to be whole on every rank, which is safe.
     return _even(part, [1] * len(model.layers), Fraction(1))
 
@@ -147,37 +148,6 @@ def _where(model: Model, has: Callable[..., bool]) -> list[int]:
     """1 for the layers that have it; every layer counts where none does."""
     found = [int(has(layer)) for layer in model.layers]
     return found if any(found) else [1] * len(found)
-
-
-def _forward_layers(model: Model) -> list[int]:
-    """Layers with a feed-forward part: where a layer does one thing only, those that remember nothing."""
-    one_thing = any(isinstance(memory, State) for memory, _ in model.groups)
-    nothing = [int(all(isinstance(memory, NoMemory) for memory in layer)) for layer in model.layers]
-    return nothing if one_thing and any(nothing) else [1] * len(model.layers)
-
-
-def _sparse(model: Model) -> list[int]:
-    """Layers with experts. The memories do not say which: a few dense ones are the first, many alternate."""
-    layers = _forward_layers(model)
-    places = [index for index, has in enumerate(layers) if has]
-    sparse = model.experts.moe_layers if model.experts else 0
-    dense = len(places) - sparse
-    if sparse <= 0 or dense <= 0:
-        return layers
-    kept = set(places[dense:])
-    if 4 * dense >= len(places):
-        # The n-th of every group, as decoder_sparse_step and its like count them.
-        kept = {
-            place for at, place in enumerate(places) if (at + 1) * sparse // len(places) > at * sparse // len(places)
-        }
-    return [int(index in kept) for index in range(len(layers))]
-
-
-def _dense(model: Model) -> list[int]:
-    """Layers with a plain feed-forward part: those without experts, or all where one stands beside the experts."""
-    layers, sparse = _forward_layers(model), _sparse(model) if model.experts else [0] * len(model.layers)
-    found = [int(has and not other) for has, other in zip(layers, sparse, strict=True)]
-    return found if any(found) else layers
 
 
 def _expert_share(model: Model, part: WeightPart, ways: Ways) -> Fraction:

@@ -17,10 +17,10 @@ from kvcore.engines.sglang.cells import split_stages as sglang_stages
 from kvcore.engines.tensorrt_llm.pools import split_stages as tensorrt_stages
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
+from kvcore.model.stored_bits import UP_PROJECTION
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.rank_parts import COPIES, Piece, Ways, is_tied, pieces
-from kvcore.plan.stored import stored as stored_facts
-from kvcore.weight_formats import WEIGHT_FORMATS, WeightFormat, weights_bytes
+from kvcore.weight_formats import WeightFormat, chosen_weight_format, weights_bytes
 
 # Engines that put whole layers on each GPU; every further GPU is one more stage, however it is asked for.
 LAYER_SPLIT = ("llama.cpp", "ollama", "transformers")
@@ -53,21 +53,19 @@ def rank_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...
     ranges = stages(model, deployment)
     if not model.weights:
         return _unshaped(model, deployment, stored.bytes, ranges)
-    wanted = WEIGHT_FORMATS.get(stored.format, WEIGHT_FORMATS["bf16"])
-    facts = stored_facts(model)
-    kept = wanted.kept_16_bit | (facts.kept_16_bit if stored.format == model.checkpoint_format else frozenset())
-    loaded = pieces(model, ways(model, deployment, wanted, kept))
+    wanted = chosen_weight_format(model, _format(model, deployment))
+    loaded = pieces(model, ways(model, deployment, wanted))
     # llama.cpp and Ollama keep towers in a file of their own (mmproj).
-    towers = 0 if deployment.engine in _TABLE_ON_HOST else facts.tower_parameters
+    towers = 0 if deployment.engine in _TABLE_ON_HOST else model.tower_parameters
     scale = 1.0
     if stored.knowledge == "exact":
-        counted = sum(sum(piece.whole) * _bits(piece.name, wanted, kept) for piece in loaded) + towers * 16
+        counted = sum(sum(piece.whole) * _bits(piece.name, wanted) for piece in loaded) + towers * 16
         scale = stored.bytes * 8 / counted if counted else scale
     exact = stored.knowledge == "exact" and deployment.replica_gpus == 1 and not _leaves_table(deployment)
     found = []
     for stage, layers in enumerate(ranges):
         numbers = _on_stage(model, deployment, loaded, layers, stage, len(ranges))
-        parts = {name: int(count * _bits(name, wanted, kept) * scale / 8) for name, count in numbers.items()}
+        parts = {name: int(count * _bits(name, wanted) * scale / 8) for name, count in numbers.items()}
         if towers and stage == 0:
             parts[TOWERS] = int(towers * 2 * scale / _tower_ranks(deployment))
         if exact:
@@ -127,8 +125,8 @@ def shared_ranks(deployment: Deployment) -> int:
     return 1 if split else dense_ranks(deployment)
 
 
-def ways(model: Model, deployment: Deployment, wanted: WeightFormat, kept: frozenset[str] = frozenset()) -> Ways:
-    """Over how many ranks the engine splits each kind of matrix in this deployment; `kept` kinds are in 16 bits."""
+def ways(model: Model, deployment: Deployment, wanted: WeightFormat) -> Ways:
+    """Over how many ranks the engine splits each kind of matrix in this deployment."""
     if deployment.engine in LAYER_SPLIT:
         return Ways(attention=1, dense=1, shared=1, head=1, experts=1, experts_whole=False)
     # vLLM's kernels for mxfp4 want sides that are multiples (quantization/mxfp4.py): 128 and 256 for Marlin, and 256
@@ -147,7 +145,7 @@ def ways(model: Model, deployment: Deployment, wanted: WeightFormat, kept: froze
         hidden_pad=256 if padded_experts else 1,
         # vLLM keeps 16-bit copies of what is quantised (v1/attention/backends/mla/common.py); SGLang and TensorRT-LLM
         # keep transposed copies of all of it (models/deepseek_v2.py; _torch/modules/attention.py, k_b_proj_trans).
-        copies_latent=deployment.engine != "vllm" or (wanted.bits < 16 and "attention" not in kept),
+        copies_latent=deployment.engine != "vllm" or wanted.bits_of(UP_PROJECTION) < 16,
     )
 
 
@@ -159,10 +157,8 @@ def _format(model: Model, deployment: Deployment) -> str | None:
     return deployment.weight_format
 
 
-def _bits(name: str, wanted: WeightFormat, kept: frozenset[str]) -> float:
-    if name == _TIED_HEAD:
-        name = "embedding"
-    return 16 if name in kept or name == COPIES else wanted.bits
+def _bits(name: str, wanted: WeightFormat) -> float:
+    return 16 if name == COPIES else wanted.bits_of("embedding" if name == _TIED_HEAD else name)
 
 
 def _on_stage(

@@ -11,7 +11,7 @@ from kvcore.model.model import Model, WeightPart
 from kvcore.size import Term
 from kvcore.timing.work import Work
 from kvcore.units import check_tokens
-from kvcore.weight_formats import WEIGHT_FORMATS, WeightFormat, weights_bytes
+from kvcore.weight_formats import WeightFormat, chosen_weight_format, weights_bytes
 
 # Tables of which a token reads its own row; the embedding is one unless it is the output head as well.
 _LOOKED_UP = frozenset({"embedding", "per-layer embeddings"})
@@ -73,7 +73,7 @@ def weight_work(model: Model, tokens: int = 1, name: str | None = None, logits: 
     stored = weights_bytes(model, name)
     if stored is None or not model.weights:
         return None
-    wanted = WEIGHT_FORMATS.get(stored.format, WEIGHT_FORMATS["bf16"])
+    wanted = chosen_weight_format(model, name)
     kept = [part for part in model.weights if part.name != _SOURCE_ONLY and part.active_parameters]
     parts = tuple(_part(model, part, tokens, needed, wanted) for part in kept)
     total = Work()
@@ -83,7 +83,7 @@ def weight_work(model: Model, tokens: int = 1, name: str | None = None, logits: 
 
 
 def _part(model: Model, part: WeightPart, tokens: int, logits: int, wanted: WeightFormat) -> WeightPartWork:
-    bits = 16 if part.name in wanted.kept_16_bit else wanted.bits
+    bits = wanted.bits_of(part.name)
     active = part.active_parameters
     if part.name in _LOOKED_UP and 2 * active < part.parameters:
         read = min(part.parameters, tokens * active)
