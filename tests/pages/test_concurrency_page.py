@@ -406,7 +406,7 @@ def test_every_choice_has_a_key_and_a_way_there_and_back() -> None:
 
 def test_slots_are_made_for_the_users() -> None:
     """12 requests of 8,192 tokens: 12 × 8,192 = 98,304 cells, in 12 slots."""
-    at = open_page(**STATED, engine="llama.cpp", tokens="8192", users="12")
+    at = open_page(**STATED, engine="llama.cpp", tokens="8192", users="12", count="1")
     command = next(one.value for one in at.code if "llama-server" in one.value)
     assert "--parallel 12" in command
     assert "--ctx-size 98304" in command
