@@ -77,7 +77,9 @@ def test_a_stated_pool_worked_out_by_hand(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_users_decide_whether_it_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    stated = (LLAMA_70B, "--gpu", "h100-sxm", "--tp", "4", "--context", "32K", "--kv-gib", "40")
+    # 16 requests of 2.5 GiB on each of four ranks, and the block of 16 × 80 KiB that vLLM never hands out.
+    pool = str(40 * GIB + 16 * 80 * 1024)
+    stated = (LLAMA_70B, "--gpu", "h100-sxm", "--tp", "4", "--context", "32K", "--kv-bytes", pool)
     assert answer(capsys, *stated, "--users", "16")["fits"] is True
     result = answer(capsys, *stated, "--users", "17")
     assert (result["fits"], result["binding_kind"]) == (False, "cache")

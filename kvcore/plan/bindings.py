@@ -97,6 +97,9 @@ def _cache(basis: Basis, filler: Filler, users: int | None, requests: Ends[int])
     each = held // replicas
     text = f"{format_bytes(left)} of {where}{end} hold {each:,} {'request' if each == 1 else 'requests'} of "
     text += f"{context:,} tokens, {format_bytes(one)} each"
+    if basis.deployment.engine == "vllm" and left // one > each:
+        # What the pool divides into is one more: the null block is missing to the last of them.
+        text += " and one block that is never handed out"
     if replicas > 1:
         text += f"; {replicas} replicas hold {held:,}"
     if users is not None and users > held:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from kvcore.errors import UnitError
 from kvcore.hardware import accelerator
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import Plan, make_plan
-from kvcore.units import GIB, KIB
+from kvcore.units import GIB, KIB, MIB
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 
@@ -23,14 +24,29 @@ def stated(kv_bytes: int, **changes: object) -> Deployment:
 
 
 def test_vllm_holds_what_the_pool_divided_by_a_request_says() -> None:
-    # 320 KiB a token × 32,768 = 10 GiB a request.
+    # 320 KiB a token × 32,768 = 10 GiB a request, and 5 MiB are the block that is never handed out.
+    plan = make_plan(load(LLAMA), stated(100 * GIB + 5 * MIB), 10)
+    assert plan.concurrency is not None
+    assert plan.requests is not None
+    assert plan.concurrency.low == Fraction(20_481, 2048)
+    assert plan.requests.low == 10
+    assert plan.fits
+    assert not make_plan(load(LLAMA), stated(100 * GIB + 5 * MIB), 11).fits
+
+
+def test_what_vllm_logs_as_10x_are_9_that_are_all_full_at_once() -> None:
+    # 100 GiB are 20,480 blocks of 5 MiB and 10 requests of 2,048, but the null block is never handed out.
     plan = make_plan(load(LLAMA), stated(100 * GIB), 10)
     assert plan.concurrency is not None
     assert plan.requests is not None
-    assert plan.concurrency.low == 10
-    assert plan.requests.low == 10
-    assert plan.fits
-    assert not make_plan(load(LLAMA), stated(100 * GIB), 11).fits
+    assert (plan.concurrency.low, plan.requests.low, plan.fits) == (10, 9, False)
+    assert plan.binding.sentence == (
+        "The cache is too small: 100 GiB of a GPU hold 9 requests of 32,768 tokens, 10 GiB each and one block that is "
+        "never handed out, and 10 are asked for."
+    )
+    whole = next(term for term in plan.terms if term.name == "whole requests a replica")
+    assert whole.formula == "vLLM never hands out one block: (20,480 − 1) // 2,048 = 9 are full at once"
+    assert whole.value == 9
 
 
 def test_vllm_does_not_start_without_a_block_to_spare() -> None:
@@ -76,7 +92,7 @@ def test_vllm_runs_no_more_sequences_than_its_default_for_the_gpu(gpu: str, most
     assert plan.requests is not None
     assert plan.requests.low == most
     assert kind(plan) == "sequences"
-    assert plan.binding.sentence == f"max_num_seqs allows {most:,} requests at once; the cache would hold 20,480."
+    assert plan.binding.sentence == f"max_num_seqs allows {most:,} requests at once; the cache would hold 20,479."
 
 
 def test_older_versions_of_vllm_ran_fewer_sequences() -> None:

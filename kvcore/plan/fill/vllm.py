@@ -67,7 +67,10 @@ class VllmFiller:
         return min(max(0, pool) // size for pool, size in pairs if size)
 
     def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
-        """See Filler.fill. vLLM starts where one request fits beside the block that is never handed out."""
+        """See Filler.fill. vLLM divides all blocks in its log, and hands out all but one (the null block).
+
+        So requests that can all be full at once are those of one block less: one needs its blocks and one more.
+        """
         blocks, needed = self.blocks(kv_bytes), self.needed(context)
         if not blocks:
             return NOTHING
@@ -75,7 +78,7 @@ class VllmFiller:
         tokens = int(concurrency * context)
         if VLLM.counts_one_group(self.settings):
             tokens = blocks // max(1, len(self.groups)) * (self.block or 1)
-        return Fill(concurrency=concurrency, requests=blocks // needed if blocks > needed else 0, tokens=tokens)
+        return Fill(concurrency=concurrency, requests=(blocks - 1) // needed, tokens=tokens)
 
     def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
         """See Filler.holds."""
@@ -110,4 +113,8 @@ class VllmFiller:
         if blocks <= needed:
             text = f"vLLM keeps one block back and refuses to start: {blocks:,} − 1 blocks are fewer than {needed:,}"
             terms.append(Term(name="shortfall", formula=text, value=needed + 1 - blocks, unit="blocks"))
+        else:
+            whole = (blocks - 1) // needed
+            text = f"vLLM never hands out one block: ({blocks:,} − 1) // {needed:,} = {whole:,} are full at once"
+            terms.append(Term(name="whole requests a replica", formula=text, value=whole, unit="requests"))
         return tuple(terms)
