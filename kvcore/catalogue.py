@@ -28,6 +28,8 @@ class Entry:
 
     `total_parameters` and `active_parameters` are what the publisher states (`34B`), "" where nothing is stated;
     `checkpoint_bytes` is exact, `checkpoint_gib_rounded` (GiB) a rounded published figure, each None where unknown.
+    `quantiser_source` says where the weights' format is from (what ModelOpt writes to hf_quant_config.json) where the
+    configuration itself does not state it, else "".
     """
 
     model_id: str
@@ -46,6 +48,7 @@ class Entry:
     checkpoint_bytes: int | None = None
     checkpoint_gib_rounded: float | None = None
     notes: str = ""
+    quantiser_source: str = ""
 
     @property
     def provenance(self) -> str:
@@ -231,7 +234,10 @@ def _known(model_id: str) -> Entry:
 
 @cache
 def _load(entry: Entry) -> Model:
-    model = model_from_config(raw_config(entry.model_id), entry.model_id)
+    raw = raw_config(entry.model_id)
+    if entry.quantiser_source and not raw.get("quantization_config"):
+        raw["quantization_config"] = parse_config((_FOLDER / "quantisers" / entry.file).read_text("utf-8"))
+    model = model_from_config(raw, entry.model_id)
     reading = replace(model.reading, notes=(*model.reading.notes, *_notes(entry)))
     return replace(model, checkpoint_bytes=entry.checkpoint_bytes, reading=reading)
 
@@ -245,6 +251,8 @@ def _notes(entry: Entry) -> list[str]:
         notes.append(f"Catalogue: {entry.fidelity}.")
     if entry.edited:
         notes.append(f"Catalogue: edited: {entry.edited}.")
+    if entry.quantiser_source:
+        notes.append(f"Catalogue: the format of its weights is not in its config.json: {entry.quantiser_source}.")
     # That it came from a mirror is part of the provenance, which is always shown.
     parts = [part for part in re.split(r";\s+", entry.notes) if part not in ("", "mirror", "mirror (test data)")]
     notes += [f"Catalogue: {part}." for part in parts]
@@ -279,7 +287,7 @@ def _entry(row: dict[str, Any], line: int) -> Entry:
 
 _TEXTS = (
     "fidelity", "edited", "source", "path_in_source", "revision", "retrieved", "released", "total_parameters",
-    "active_parameters", "notes",
+    "active_parameters", "notes", "quantiser_source",
 )  # fmt: skip
 
 

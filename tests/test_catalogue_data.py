@@ -30,6 +30,7 @@ COLUMNS = [
     "checkpoint_bytes",
     "checkpoint_gib_rounded",
     "checkpoint_source",
+    "quantiser_source",
     "notes",
 ]
 REFERENCE_COLUMNS = [
@@ -108,6 +109,12 @@ def test_a_file_is_named_after_its_model() -> None:
 
 def test_every_row_has_a_file_and_every_file_has_a_row() -> None:
     assert {row["file"] for row in ROWS} == {path.name for path in CONFIGS.iterdir()}
+
+
+def test_every_quantisers_file_has_a_row_that_says_where_it_is_from() -> None:
+    named = {row["file"] for row in ROWS if row["quantiser_source"]}
+    assert named == {path.name for path in (MODELS / "quantisers").iterdir()}
+    assert [name for name in named if (MODELS / "quantisers" / name).stat().st_size > 100_000] == []
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["model_id"])
@@ -210,8 +217,12 @@ def test_files_hold_the_facts_that_the_texts_quote(model_id: str, facts: dict[st
 
 def test_a_cut_file_keeps_what_decides_sizes() -> None:
     edited = [row["model_id"] for row in ROWS if row["edited"]]
-    assert edited == ["nvidia/MiniMax-M3-NVFP4"]
-    quantization = load(edited[0])["quantization_config"]
+    assert edited == ["meta-llama/Llama-3.1-405B-Instruct-FP8", "nvidia/MiniMax-M3-NVFP4"]
+    completed = load(edited[0])["quantization_config"]
+    assert isinstance(completed, dict)
+    # Four projections of attention in each of 126 layers, and three of the feed-forward parts of two.
+    assert len(set(completed["modules_to_not_convert"])) == 4 * 126 + 3 * 2
+    quantization = load(edited[1])["quantization_config"]
     assert isinstance(quantization, dict)
     assert {"quant_method", "quant_algo", "kv_cache_quant_algo", "exclude_modules"} <= set(quantization)
     kinds = Counter(entry["quant_algo"] for entry in quantization["quantized_layers"].values())

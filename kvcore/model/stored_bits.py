@@ -24,7 +24,7 @@ _LEFT_ALONE = ("embedding", "norms", "router", "per-layer embeddings", "encoder"
 _LISTS = ("ignore", "modules_to_not_convert", "exclude_modules")
 _CONTAINERS = ("mlp", "block_sparse_moe", "ffn", "feed_forward", "mixer", "moe")
 _ATTENTIONS = ("self_attn", "attn", "attention", "mixer")
-_RECURRENT = ("linear_attn", "mixer", "mamba", "self_attn", "attn")
+_RECURRENT = ("linear_attn", "mixer", "mamba")
 
 
 class Format(NamedTuple):
@@ -210,8 +210,8 @@ def _matrices(model: Model, kind: str) -> tuple[_Matrix, ...]:
         return _attention(model)
     if kind == "recurrent layers":
         return (
-            _Matrix(_in(_RECURRENT, "in_proj", "in_proj_qkv", "in_proj_qkvz", "q_proj"), 2.0),
-            _Matrix(_in(_RECURRENT, "out_proj", "o_proj"), 1.0),
+            _Matrix((*_in(_RECURRENT, "in_proj", "in_proj_qkv", "in_proj_qkvz"), "self_attn.q_proj"), 2.0),
+            _Matrix((*_in(_RECURRENT, "out_proj"), "self_attn.o_proj"), 1.0),
         )
     ups, downs = ("up_proj", "w1", "w3"), ("down_proj", "w2")
     if kind == "feed-forward":
@@ -252,7 +252,7 @@ def _attention(model: Model) -> tuple[_Matrix, ...]:
         _Matrix(_in(_ATTENTIONS, "q_proj", fused), query),
         _Matrix(_in(_ATTENTIONS, "k_proj", fused), kv),
         _Matrix(_in(_ATTENTIONS, "v_proj", fused), kv),
-        _Matrix(_in(_ATTENTIONS, "o_proj", "out_proj"), out),
+        _Matrix((*_in(_ATTENTIONS, "o_proj"), "self_attn.out_proj"), out),
     )
 
 
