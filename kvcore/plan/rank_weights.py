@@ -7,6 +7,7 @@ index was read, the parts are scaled so that together they are its bytes.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -27,6 +28,9 @@ LAYER_SPLIT = ("llama.cpp", "ollama", "transformers")
 # The input layer's table stays in host memory (llama-model.cpp, load_tensors: dev_input is the CPU).
 _TABLE_ON_HOST = ("llama.cpp", "ollama")
 TOWERS = "vision and audio towers"
+ROTARY = "rotary table of stretched positions"
+# Logged: Marlin's size on an H100 by 0.10.1 (vllm-project/vllm#23278), Triton's by 0.11.
+_TRITON_MXFP4_FROM = (0, 11)
 _TIED_HEAD = "output head (a copy of the embedding)"
 
 
@@ -57,6 +61,7 @@ def rank_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...
     loaded = pieces(model, ways(model, deployment, wanted))
     # llama.cpp and Ollama keep towers in a file of their own (mmproj).
     towers = 0 if deployment.engine in _TABLE_ON_HOST else model.tower_parameters
+    rotary = _rotary_table(model) if deployment.engine == "vllm" else 0
     scale = 1.0
     if stored.knowledge == "exact":
         counted = sum(sum(piece.whole) * _bits(piece.name, wanted) for piece in loaded) + towers * 16
@@ -66,12 +71,14 @@ def rank_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...
     for stage, layers in enumerate(ranges):
         numbers = _on_stage(model, deployment, loaded, layers, stage, len(ranges))
         parts = {name: int(count * _bits(name, wanted) * scale / 8) for name, count in numbers.items()}
+        if rotary:
+            parts[ROTARY] = rotary
         if towers and stage == 0:
             parts[TOWERS] = int(towers * 2 * scale / _tower_ranks(deployment))
         if exact:
             # What rounding and padding made of it: the checkpoint's bytes are what is loaded.
             largest = max(parts, key=lambda name: parts[name])
-            parts[largest] += stored.bytes - sum(parts.values())
+            parts[largest] += stored.bytes - (sum(parts.values()) - rotary)
         found.append(_made(stage, parts, wanted, exact))
     return tuple(found)
 
@@ -129,10 +136,11 @@ def ways(model: Model, deployment: Deployment, wanted: WeightFormat) -> Ways:
     """Over how many ranks the engine splits each kind of matrix in this deployment."""
     if deployment.engine in LAYER_SPLIT:
         return Ways(attention=1, dense=1, shared=1, head=1, experts=1, experts_whole=False)
-    # vLLM's kernels for mxfp4 want sides that are multiples (quantization/mxfp4.py): 128 and 256 for Marlin, and 256
-    # twice for those of data-centre Blackwells. gpt-oss has 2880 × 2880.
-    padded_experts = deployment.engine == "vllm" and wanted.name == "mxfp4"
-    blackwell = (deployment.gpu.compute_capability or "").startswith("10.")
+    # vLLM's kernels for mxfp4 want sides that are multiples (quantization/mxfp4.py): 128 and 256 for Marlin, 256 twice
+    # for those of data-centre Blackwells, 64 and 256 for Triton's, which Hoppers have since 0.11. gpt-oss has 2880 ×
+    # 2880. Mixtures with other formats have kernels of their own, which pad nothing.
+    alone = wanted.name == "mxfp4" and wanted.bits_of("attention") == 16
+    padded_experts = deployment.engine == "vllm" and alone
     return Ways(
         attention=deployment.tp,
         dense=dense_ranks(deployment),
@@ -141,12 +149,36 @@ def ways(model: Model, deployment: Deployment, wanted: WeightFormat) -> Ways:
         experts=expert_ranks(model, deployment),
         experts_whole=deployment.expert_parallel,
         vocabulary_pad=64 if deployment.engine in ("vllm", "sglang") else 1,
-        width_pad=(256 if blackwell else 128) if padded_experts else 1,
+        width_pad=_expert_width_pad(deployment) if padded_experts else 1,
         hidden_pad=256 if padded_experts else 1,
         # vLLM keeps 16-bit copies of what is quantised (v1/attention/backends/mla/common.py); SGLang and TensorRT-LLM
         # keep transposed copies of all of it (models/deepseek_v2.py; _torch/modules/attention.py, k_b_proj_trans).
         copies_latent=deployment.engine != "vllm" or wanted.bits_of(UP_PROJECTION) < 16,
     )
+
+
+def _expert_width_pad(deployment: Deployment) -> int:
+    """The multiple to which vLLM's kernels for mxfp4 experts pad their width."""
+    capability = deployment.gpu.compute_capability or ""
+    if capability.startswith("10."):
+        return 256
+    stated = re.match(r"v?(\d+)\.(\d+)", deployment.engine_version or "")
+    recent = stated is None or (int(stated[1]), int(stated[2])) >= _TRITON_MXFP4_FROM
+    return 64 if capability.startswith("9.") and recent else 128
+
+
+def _rotary_table(model: Model) -> int:
+    """Bytes of the sines and cosines that vLLM keeps on every rank where positions are stretched linearly.
+
+    Its table then has factor × the model's positions (layers/rotary_embedding/linear_scaling_rope.py), in 16 bits:
+    half a GiB in Gemma 3 4B. Tables of other models are some tens of MiB, which logged overheads include.
+    """
+    facts = {key.rpartition(".")[2]: text for key, text in model.reading.keys_used if "rope" in key}
+    for text in facts.values():
+        stated = re.search(r'"factor": ([\d.]+)', text)
+        if stated and re.search(r'"(rope_type|type)": "linear"', text) and model.context_limit:
+            return int(min(float(stated[1]), 1024.0) * model.context_limit * (model.key_head_dim or model.head_dim) * 2)
+    return 0
 
 
 def _format(model: Model, deployment: Deployment) -> str | None:

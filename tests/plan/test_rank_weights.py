@@ -11,7 +11,7 @@ from kvcore.errors import EngineError
 from kvcore.hardware import accelerator
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.rank_parts import COPIES
-from kvcore.plan.rank_weights import TOWERS, rank_weights, stages
+from kvcore.plan.rank_weights import ROTARY, TOWERS, rank_weights, stages
 from kvcore.units import GIB
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
@@ -282,7 +282,13 @@ def test_enough_reports_log_their_weights() -> None:
 @pytest.mark.parametrize("report", _LOGGED, ids=lambda report: report.id)
 def test_logged_weights_are_met_within_two_percent(report: field.Report) -> None:
     name = report.engine if report.engine == "sglang" else "vllm"
-    chosen = deployment(tp=report.tp, pp=report.pp, engine=name, weight_format=_FORMATS[report.weight_quant])
+    chosen = deployment(
+        tp=report.tp,
+        pp=report.pp,
+        engine=name,
+        engine_version=report.engine_version if name == "vllm" else None,
+        weight_format=_FORMATS[report.weight_quant],
+    )
     found = rank_weights(report.model(), chosen)[0]
     assert found.bytes / GIB == pytest.approx(report.reported["weights_gib"], rel=0.02)
 
@@ -323,3 +329,31 @@ def test_stages_together_hold_at_least_the_whole() -> None:
         assert sum(stage.bytes for stage in rank_weights(one.model, deployment(pp=3))) >= whole.bytes - 3 * len(
             whole.parts
         )
+
+
+@pytest.mark.parametrize(
+    ("model_id", "gpu", "version", "tp", "gib"),
+    [
+        # Triton's kernels on Hopper since 0.11 (llm-d-planner, docs/empirical-vllm-memory-results.md), Marlin's before
+        # (vllm-project/vllm#23278) and on Ampere (dennislee22/vLLM-benchmarking; myoceane.fr, ai-vllm-a100-gemma-4).
+        ("openai/gpt-oss-120b", "h100-sxm", "0.11.0", 1, 64.38),
+        ("openai/gpt-oss-20b", "h100-sxm", "0.11.0", 1, 13.47),
+        ("openai/gpt-oss-120b", "h100-sxm", "0.10.1", 1, 65.9651),
+        ("openai/gpt-oss-120b", "a100-sxm-80gb", "0.10.1.1", 4, 17.2217),
+        ("openai/gpt-oss-20b", "a100-sxm-80gb", "0.19.0", 1, 13.72),
+        # vllm-project/vllm pull request 21489; the rotary table of 8 × 131,072 positions is half a GiB of it.
+        ("google/gemma-3-4b-it", "b200", "0.10.0", 1, 8.58),
+        # ovg-project/kvcached#448.
+        ("Qwen/Qwen3.5-4B", "a100-sxm-40gb", "0.24.0", 1, 8.61),
+    ],
+)
+def test_weights_that_others_logged(model_id: str, gpu: str, version: str, tp: int, gib: float) -> None:
+    chosen = deployment(gpu=accelerator(gpu), engine_version=version, tp=tp)
+    assert rank_weights(catalogue.load(model_id), chosen)[0].bytes / GIB == pytest.approx(gib, rel=0.02)
+
+
+def test_stretched_positions_have_a_long_rotary_table() -> None:
+    # Gemma 3 4B: 8 × 131,072 positions of 256 numbers in 16 bits, whole on every rank; only vLLM's.
+    assert only("google/gemma-3-4b-it", tp=2)[1][ROTARY] == 8 * 131_072 * 256 * 2
+    assert ROTARY not in only("google/gemma-3-4b-it", engine="transformers")[1]
+    assert ROTARY not in only(LLAMA)[1]
