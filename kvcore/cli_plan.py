@@ -37,7 +37,9 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "plan",
         help="whether a model fits on given GPUs, for how many users, and what to change",
-        epilog="The engine's own options keep its own names.",
+        epilog="The engine's own options keep its own names. Whether it fits is said for the safe end of each range; "
+        "kv_bytes and kv_cache_size_tokens of the JSON are best guesses, with their ranges in kv_bytes_range and "
+        "kv_cache_size_tokens_range.",
         allow_abbrev=False,
     )
     command.add_argument("model", help="config.json, folder, .gguf, catalogue id, or - for a config.json on stdin")

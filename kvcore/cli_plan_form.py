@@ -158,7 +158,7 @@ def plan_as_text(plan: Plan) -> str:
     rows.append(f"  {plan.binding.sentence}")
     rows += [f"  would fit: {remedy.change}" for remedy in _remedies(plan)[:SHOWN]]
     text, files, notes = _command(plan)
-    rows += [f"  note: {note}" for note in notes]
+    rows += [f"  note: {note}" for note in (*plan.notes, *notes)]
     rows += [f"  {line}" for line in (text or "").splitlines()]
     for name, content in files:
         rows += [f"  {name}:", *(f"    {line}" for line in content.splitlines())]

@@ -14,16 +14,19 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.cli import main
+from kvcore.cli_plan_form import plan_as_dict
 from kvcore.hardware import accelerator
+from kvcore.model import Model
 from kvcore.plan.answers import least_utilization
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import grid
 from kvcore.plan.options import ConcurrencyOptions
-from kvcore.plan.plan import make_plan
+from kvcore.plan.plan import Plan, make_plan
+from kvcore.plan.traffic import Traffic, expected
 from kvcore.questions import Figure, Question, links, questions
 from kvcore.scenario import Scenario
-from kvcore.units import parse_bytes
 from kvcore.variant_options import VariantOptions
+from pages.ui.plan_answers import case
 
 ROOT = Path(__file__).resolve().parent.parent
 GIB = 2**30
@@ -74,23 +77,66 @@ def test_the_address_is_one_that_its_screen_reads(one: Question) -> None:
     assert {name for name in query if name not in written} <= {"model", "tokens", "gpu", "count", "engine"}
 
 
-@pytest.mark.parametrize(
-    "one", [one for one in questions() if one.command.startswith("plan ")], ids=lambda one: str(one.number)
-)
-def test_address_and_command_are_about_the_same(capsys: pytest.CaptureFixture[str], one: Question) -> None:
+PLANS = [one for one in questions() if one.address.startswith("/concurrency")]
+
+
+def asked_by_the_link(one: Question) -> tuple[Model, Deployment, int]:
+    """What the Concurrency screen plans for a question's address: the model, the deployment and the users."""
     query = dict(parse_qsl(urlsplit(one.address).query))
     scenario, _ = Scenario.from_query(query)
     options, _ = ConcurrencyOptions.from_query(query)
-    found = answer(capsys, *one.command.split())
-    assert (found["model"], found["gpu"], found["engine"]) == (scenario.model, scenario.gpu, scenario.engine)
-    assert found["gpus"] == options.count
-    words = one.command.split()
-    stated = int(float(words[words.index("--kv-gib") + 1]) * GIB) if "--kv-gib" in words else None
-    if "--kv-bytes" in words:
-        stated = int(words[words.index("--kv-bytes") + 1])
-    assert (parse_bytes(options.have) if options.have else None) == stated
-    if one.number != 3:  # which is about two lengths
-        assert found["context"] == scenario.tokens
+    found = case(catalogue.load(scenario.model), scenario, options)
+    assert not found.problem
+    return found.plan.model, found.deployment, found.users
+
+
+def asked_by_the_command(one: Question) -> tuple[Model, Deployment, int | None]:
+    """What `kvcore plan` hands to the planner for a question's command."""
+    asked: list[tuple[Model, Deployment, int | None]] = []
+
+    def planned(model: Model, deployment: Deployment, users: int | None = None) -> Plan:
+        asked.append((model, deployment, users))
+        return make_plan(model, deployment, users)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kvcore.plan.plan.make_plan", planned)
+        assert main([*one.command.split(), "--json"]) == 0
+    return asked[0]
+
+
+@pytest.mark.parametrize("one", PLANS, ids=lambda one: str(one.number))
+def test_link_and_command_ask_the_same_and_have_the_figures(capsys: pytest.CaptureFixture[str], one: Question) -> None:
+    model, deployment, users = asked_by_the_link(one)
+    assert one.command.startswith("plan ")
+    assert asked_by_the_command(one)[:2] == (model, deployment)
+    capsys.readouterr()
+    found = plan_as_dict(make_plan(model, deployment, users))
+    for figure in one.figures:
+        value: Any = found
+        for key in figure.key.split("."):
+            value = value[key]
+        assert figure.holds(value), (figure, value)
+    if any(figure.key == "fits" for figure in one.figures):
+        assert users == (asked_by_the_command(one)[2] or 1)
+
+
+def test_expected_lengths_beside_the_worst_case() -> None:
+    """Question 3: (9,441 − 1) blocks // 160 a request of 2,560 tokens."""
+    one = next(one for one in questions() if one.number == 3)
+    model, deployment, _ = asked_by_the_link(one)
+    query = dict(parse_qsl(urlsplit(one.address).query))
+    options, _ = ConcurrencyOptions.from_query(query)
+    found = expected(model, deployment, Traffic(prompt_tokens=options.prompt, answer_tokens=options.answer))
+    assert (found.worst.requests.low, found.peak.requests.low) == (4, (9441 - 1) // 160) == (4, 59)
+
+
+def test_a_stated_pool_beside_weights_that_leave_no_room_for_it_is_noted() -> None:
+    """Question 9: 12.57 GiB beside all of MiniMax M2.5 on one A40, which answers and says that it cannot be."""
+    for number, noted in ((5, True), (9, True), (2, False), (14, False)):
+        model, deployment, users = asked_by_the_link(next(one for one in questions() if one.number == number))
+        plan = make_plan(model, deployment, users)
+        assert plan.requests is not None
+        assert any("stated pool does not go" in note for note in plan.notes) is noted
 
 
 def test_the_readme_links_them_all() -> None:

@@ -57,6 +57,24 @@ def memory_gone(basis: Basis) -> Binding | None:
     )
 
 
+def beside_stated_pool(basis: Basis) -> tuple[str, ...]:
+    """A note where weights and a stated pool are more than the GPU has: the plan counts with the pool all the same."""
+    if basis.deployment.kv_bytes is None:
+        return ()
+    notes = []
+    for pool in basis.pools:
+        need = pool.weights_bytes + pool.kv_bytes.best
+        if pool.weights_bytes and need > pool.total_bytes:
+            where = f" of stage {pool.stage}" if len(basis.pools) > 1 else ""
+            weights, stated = format_bytes(pool.weights_bytes), format_bytes(pool.kv_bytes.best)
+            notes.append(
+                f"The stated pool does not go with these weights on these GPUs: {weights} of weights on each{where} "
+                f"and {stated} of cache are {format_bytes(need)}, and {basis.deployment.gpu.name} has "
+                f"{format_bytes(pool.total_bytes)}. What is said here is about the pool alone."
+            )
+    return tuple(notes)
+
+
 def running_out(basis: Basis, users: int | None, fills: Ends[Fill] | None, requests: Ends[int]) -> Binding:
     """What ends first as requests come: the cache, a number of sequences, or nothing."""
     filler = basis.filler

@@ -10,7 +10,7 @@ from kvcore.engines.base import Layout
 from kvcore.errors import EngineError, UnitError
 from kvcore.model.model import Model
 from kvcore.plan.basis import NONE, Basis, basis, sizes
-from kvcore.plan.bindings import Binding, beyond_limit, memory_gone, refusal, running_out
+from kvcore.plan.bindings import Binding, beside_stated_pool, beyond_limit, memory_gone, refusal, running_out
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.fill import Fill
@@ -174,6 +174,7 @@ def _notes(base: Basis, layout: Layout | None, longest: Ends[int]) -> tuple[str,
         notes |= dict.fromkeys(layout.notes)
     if base.limit is not None and longest.low == base.limit:
         notes[f"One request may be as long as the model takes: {base.limit:,} tokens, its limit."] = None
+    notes |= dict.fromkeys(beside_stated_pool(base))
     if base.deployment.engine == "ollama":
         notes["Where it does not fit, Ollama leaves layers in host memory and is slower; here all are on GPUs."] = None
     return tuple(notes)
