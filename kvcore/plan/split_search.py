@@ -12,7 +12,8 @@ from kvcore.model.model import Model
 from kvcore.plan.basis import Basis, basis
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import Filler, filler
-from kvcore.plan.pools import loaded_weights, pools, usable_share
+from kvcore.plan.overheads import overheads
+from kvcore.plan.pools import left_for_cache, loaded_weights, pools, usable_share
 from kvcore.plan.rank_weights import RankWeights
 from kvcore.plan.shards import Shard, shards
 from kvcore.plan.sharing import layout_at
@@ -128,8 +129,7 @@ class Search:
             made = self._fillers[key]
             if made is None:
                 return 0
-            found = pools(self.model, deployment, loaded=split.loaded)
-            held = made.fill(context, tuple(pool.kv_bytes.low for pool in found)).requests
+            held = made.fill(context, self._lows(split, deployment)).requests
             low = deployment.dp * (held if made.sequences is None else min(held, made.sequences))
             if not made.keeps_cache:
                 low = basis(self.model, deployment).requests(context).low
@@ -138,6 +138,16 @@ class Search:
             return 0
         self._held[key] = gpu.memory_bytes, low
         return low
+
+    def _lows(self, split: Split, deployment: Deployment) -> tuple[int, ...]:
+        """The pools of `pools` at the safe end, without their terms in words."""
+        if not split.loaded:
+            return tuple(pool.kv_bytes.low for pool in pools(self.model, deployment, loaded=split.loaded))
+        share = usable_share(self.model, deployment)
+        return tuple(
+            left_for_cache(deployment, share, weights, overheads(self.model, deployment, weights)).low
+            for weights in split.loaded
+        )
 
 
 def _rules(engine: str, gpu: Accelerator) -> Rules:
