@@ -20,7 +20,8 @@ from kvcore.paths import DATA
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.overhead_fit import Case, cross_validate, fit
 from kvcore.plan.overhead_rule import SPREAD, Fit, ends_gib, parts_gib
-from kvcore.plan.overhead_shape import profile
+from kvcore.plan.overhead_shape import profile, shape
+from kvcore.plan.overhead_tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower
 from kvcore.plan.rank_weights import rank_weights
 from kvcore.units import GIB
 
@@ -82,11 +83,25 @@ def starts() -> list[Start]:
     return [_start(record) for record in records() if not record["excluded"]]
 
 
-def graph_only() -> list[Case]:
+def held_back() -> list[Start]:
+    """Starts that were collected to judge the rule before they took part in the fit, the unconfirmed ones too."""
+    return [_start(record) for record in records() if record.get("held_back") == "verifier"]
+
+
+def judged_before(found: Sequence[Start]) -> list[Judged]:
+    """The starts that were held back, by a fit that saw none of them nor of their sources."""
+    kept = held_back()
+    groups = {start.case.group for start in kept}
+    seen = [start for start in found if not start.record.get("held_back") and start.case.group not in groups]
+    rule = fit([start.case for start in seen] + graph_only(new=False))
+    return [judge(start, rule) for start in kept]
+
+
+def graph_only(new: bool = True) -> list[Case]:
     """Starts that cannot be judged, but whose log states the estimate for CUDA graphs with all that it depends on."""
     found = []
     for record in records():
-        if record["graphs_usable"]:
+        if record["graphs_usable"] and (new or not record.get("held_back")):
             made = profile(model_of(record), deployment_of(record))
             found.append(
                 Case(
@@ -121,6 +136,7 @@ def deployment_of(record: dict[str, Any]) -> Deployment:
         context=record["max_model_len"] or 8192,
         tp=record["tp"],
         pp=record["pp"],
+        dp=record.get("dp", 1),
         expert_parallel=record["expert_parallel"],
         engine_version=record["engine_version"],
         weight_format=record["weight_format"],
@@ -143,14 +159,18 @@ def _gpu(record: dict[str, Any]) -> Accelerator:
 
 def _start(record: dict[str, Any]) -> Start:
     model, deployment, logged = model_of(record), deployment_of(record), record["reported"]
-    made = profile(model, deployment)
-    if record["multimodal"]:
-        made = replace(made, shape=replace(made.shape, multimodal=True))
+    own = shape(model, deployment.tp)
+    # A tower that the catalogue's model of the same layers does not have.
+    towered = replace(own, tower=own.tower or replace(QWEN_VL, stated=False)) if record["multimodal"] else own
+    made = profile(model, deployment, made=towered)
     weights = rank_weights(model, deployment)[0]
     stated = logged.get("total_gpu_gib")
     total = stated or deployment.gpu.memory_bytes / GIB
     published = not record["weights_note"]
-    held = weights.bytes / GIB if published else logged["weights_gib"]
+    predicted = weights.bytes / GIB
+    if made.shape.tower and lacks_tower(made.shape.tower, weights):
+        predicted += UNSTATED_WEIGHTS.best
+    held = predicted if published else logged["weights_gib"]
     driver = deployment.gpu.memory_bytes / GIB - stated if stated and record["gpu_id"] else None
     # What the log says was loaded tells more about the other parts than what was predicted.
     loaded = logged.get("weights_gib") or held
@@ -173,7 +193,7 @@ def _start(record: dict[str, Any]) -> Start:
         case=case,
         total=total,
         available=logged["available_kv_gib"],
-        predicted_weights=weights.bytes / GIB,
+        predicted_weights=predicted,
         logged_weights=logged.get("weights_gib"),
     )
 
@@ -209,7 +229,7 @@ def summary(rows: Sequence[Judged]) -> dict[str, float]:
     }
 
 
-def write(rule: Fit, rows: Sequence[Judged]) -> None:
+def write(rule: Fit, rows: Sequence[Judged], before: Sequence[Judged]) -> None:
     """data/overheads.json: coefficients, ends, and the cross-validated residuals."""
     result = {
         "made_by": "python -m benchmarks.fit_overheads, from data/field/memory.jsonl",
@@ -218,6 +238,11 @@ def write(rule: Fit, rows: Sequence[Judged]) -> None:
         "low": round(rule.low, 3),
         "high": round(rule.high, 3),
         "cross_validated": {name: round(value, 4) for name, value in summary(rows).items()},
+        "held_back": {
+            "starts": len(before),
+            "inside": sum(row.inside for row in before),
+            "above_the_safe_end": sum(row.start.available >= row.low - 0.005 for row in before),
+        },
         "residuals": [
             {
                 "id": row.start.case.id,
@@ -234,6 +259,21 @@ def write(rule: Fit, rows: Sequence[Judged]) -> None:
     RESULT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
 
+def show(rows: Sequence[Judged]) -> None:
+    """One line a start; `!` where it lies outside, `!!` where it lies below the safe end."""
+    print(
+        f"{'start':30} {'version':12} {'logged':>7} {'low':>7} {'best':>7} {'high':>7} {'off':>7} {'width':>6}  weights"
+    )
+    for row in rows:
+        weights = row.start.weights_error
+        mark = "" if row.inside else " !!" if row.start.available < row.low else " !"
+        print(
+            f"{row.start.case.id[:30]:30} {row.start.record['engine_version']:12} {row.start.available:7.2f} "
+            f"{row.low:7.2f} {row.best:7.2f} {row.high:7.2f} {row.error:+7.1%} {row.width:6.1%} "
+            f"{'logged' if weights is None else f'{weights:+.1%}'}{mark}"
+        )
+
+
 def main() -> None:
     """Fit, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -241,16 +281,10 @@ def main() -> None:
     arguments = parser.parse_args()
     found = starts()
     rows = judged(found)
-    print(
-        f"{'start':30} {'version':12} {'logged':>7} {'low':>7} {'best':>7} {'high':>7} {'off':>7} {'width':>6}  weights"
-    )
-    for row in rows:
-        weights = row.start.weights_error
-        print(
-            f"{row.start.case.id[:30]:30} {row.start.record['engine_version']:12} {row.start.available:7.2f} "
-            f"{row.low:7.2f} {row.best:7.2f} {row.high:7.2f} {row.error:+7.1%} {row.width:6.1%}"
-            f"{'  ' if row.inside else ' !'}{'logged' if weights is None else f'{weights:+.1%}'}"
-        )
+    show(rows)
+    before = judged_before(found)
+    print("\nHeld back, by a fit that saw none of them:")
+    show(before)
     print("\nLeft out:")
     for record in records():
         if record["excluded"]:
@@ -259,8 +293,12 @@ def main() -> None:
     print("\nCoefficients:", {name: round(value, 3) for name, value in asdict(rule.coefficients).items()})
     print(f"Ends: {rule.low:.2f} spreads below, {rule.high:.2f} above")
     print("Cross-validated:", {name: round(value, 4) for name, value in summary(rows).items()})
+    print(
+        f"Held back: {sum(row.inside for row in before)} of {len(before)} inside, "
+        f"{sum(row.start.available >= row.low - 0.005 for row in before)} not below the safe end"
+    )
     if not arguments.check:
-        write(rule, rows)
+        write(rule, rows, before)
 
 
 if __name__ == "__main__":

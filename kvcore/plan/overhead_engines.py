@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
@@ -59,8 +60,9 @@ def _driver(deployment: Deployment) -> Estimate:
     )
 
 
-def _runtime(deployment: Deployment) -> Estimate:
-    several = deployment.tp > 1
+def _runtime(model: Model, deployment: Deployment) -> Estimate:
+    # Replicas of a mixture exchange what their experts need; others are servers of their own.
+    several = deployment.tp > 1 or deployment.pp > 1 or (deployment.dp > 1 and model.experts is not None)
     gib = Ends(
         low=CONTEXT.low + several * COLLECTIVES.low,
         best=CONTEXT.best + several * COLLECTIVES.best,
@@ -68,7 +70,7 @@ def _runtime(deployment: Deployment) -> Estimate:
     )
     text = f"a context of {CONTEXT.best:g} GiB"
     if several:
-        text += f" + {COLLECTIVES.best:g} GiB for collectives of {deployment.tp} ranks"
+        text += f" + {COLLECTIVES.best:g} GiB for collectives"
     return Estimate(name="runtime", gib=gib, formula=text)
 
 
@@ -76,7 +78,7 @@ def _sglang(model: Model, deployment: Deployment, weights: RankWeights) -> Estim
     share = deployment.utilization or 0.9
     parts = tuple(
         Estimate(name=part.name, gib=_times(part.gib, share), formula=f"{part.formula}, × {share:g}")
-        for part in (_driver(deployment), _runtime(deployment))
+        for part in (_driver(deployment), _runtime(model, deployment))
     )
     note = "Activations and CUDA graphs live in the share that SGLang leaves free (mem_fraction_static)."
     return Estimates(parts=parts, notes=(note,))
@@ -86,18 +88,16 @@ def _tensorrt(model: Model, deployment: Deployment, weights: RankWeights) -> Est
     made = shape(model, deployment.tp)
     tokens = deployment.max_num_batched_tokens or _TRT_TOKENS
     seqs = min(tokens, deployment.max_num_seqs or _TRT_SEQS)
-    layer = tokens * (made.layer_width + 2 * made.hidden) * 2 / GIB
+    layer = tokens * (made.widest + 2 * made.hidden) * 2 / GIB
     logits = seqs * made.vocabulary * 4 / GIB
-    text = (
-        f"{tokens:,} tokens × ({made.layer_width:,} + 2 × {made.hidden:,}) × 2 B; {seqs:,} × {made.vocabulary:,} × 4 B"
-    )
+    text = f"{tokens:,} tokens × ({made.widest:,} + 2 × {made.hidden:,}) × 2 B; {seqs:,} × {made.vocabulary:,} × 4 B"
     activation = Estimate(
         name="activation peak",
         gib=Ends(low=0.5 * layer, best=max(layer, logits), high=2 * layer + 2 * logits + 1),
         formula=f"the larger of {text}",
     )
     note = "The share is of what is free after a dummy run: an estimate of the dummy run decides."
-    return Estimates(parts=(activation, _runtime(deployment), _driver(deployment)), notes=(note,))
+    return Estimates(parts=(activation, _runtime(model, deployment), _driver(deployment)), notes=(note,))
 
 
 def compute_buffer_gib(model: Model, tokens: int, cells: int, flash: bool) -> Ends[float]:
@@ -107,7 +107,7 @@ def compute_buffer_gib(model: Model, tokens: int, cells: int, flash: bool) -> En
     `tokens` × vocabulary × 4 B instead of the layer, the high end.
     """
     made = shape(model, 1)
-    layer = tokens * (made.layer_width + _RESIDUAL_ROWS * made.hidden) * _F32
+    layer = tokens * (made.widest + _RESIDUAL_ROWS * made.hidden) * _F32
     mask = tokens * cells * _MASK_BYTES
     scores = 0 if flash else model.num_attention_heads * tokens * cells * _F32
     logits = tokens * made.vocabulary * _F32
@@ -118,16 +118,30 @@ def compute_buffer_gib(model: Model, tokens: int, cells: int, flash: bool) -> En
 
 
 def _buffers(model: Model, deployment: Deployment) -> Estimate:
-    options = dict(deployment.options)
-    parallel = int(options.get("parallel") or options.get("num_parallel") or deployment.max_num_seqs or 1)
-    cells = int(options.get("ctx_size") or options.get("num_ctx") or deployment.context * parallel)
-    tokens = int(options.get("ubatch_size") or _UBATCH)
-    flash = options.get("flash_attn") != "off"
+    tokens, cells, flash = _micro_batch(model, deployment)
     return Estimate(
         name="compute buffers",
         gib=compute_buffer_gib(model, tokens, cells, flash),
         formula=f"{tokens:,} tokens × one layer in 32 bits + a mask of {tokens:,} × {cells:,} × {_MASK_BYTES} B",
     )
+
+
+def _micro_batch(model: Model, deployment: Deployment) -> tuple[int, int, bool]:
+    """Tokens of a micro-batch, cells of all slots, flash attention; as the engine itself sets them where it can be
+    asked. Ollama takes up to 2,048 tokens by the context (server/sched.go), llama.cpp 512."""
+    options = dict(deployment.options)
+    flash = "off" not in (options.get("flash_attn"), options.get("flash_attention"))
+    if deployment.engine == "ollama":
+        try:
+            server = deployment.settings(model).server
+        except EngineError:
+            pass
+        else:
+            return int(server.ubatch_size), int(server.ctx_size), flash
+    parallel = int(options.get("parallel") or options.get("num_parallel") or deployment.max_num_seqs or 1)
+    cells = int(options.get("ctx_size") or options.get("num_ctx") or deployment.context * parallel)
+    tokens = int(options.get("ubatch_size") or options.get("num_batch") or _UBATCH)
+    return tokens, cells, flash
 
 
 def _llamacpp(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
@@ -148,12 +162,12 @@ def _ollama(model: Model, deployment: Deployment, weights: RankWeights) -> Estim
 def _transformers(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
     made = shape(model, 1)
     tokens = deployment.context
-    layer = tokens * (made.layer_width + 4 * made.hidden) * 2 / GIB
+    layer = tokens * (made.widest + 4 * made.hidden) * 2 / GIB
     logits = tokens * made.vocabulary * 6 / GIB
     activation = Estimate(
         name="activation peak",
         gib=Ends(low=0.7 * layer, best=layer, high=2 * layer + logits),
-        formula=f"a prompt of {tokens:,} tokens at once × ({made.layer_width:,} + 4 × {made.hidden:,}) × 2 B; "
+        formula=f"a prompt of {tokens:,} tokens at once × ({made.widest:,} + 4 × {made.hidden:,}) × 2 B; "
         f"versions that keep the logits of all tokens take {made.vocabulary:,} × 6 B more for each",
     )
     slack = Estimate(
@@ -161,7 +175,7 @@ def _transformers(model: Model, deployment: Deployment, weights: RankWeights) ->
         gib=Ends(low=0.0, best=0.02 * weights.bytes / GIB, high=0.06 * weights.bytes / GIB),
         formula="blocks of the caching allocator that are not full: 2 % of the weights",
     )
-    return Estimates(parts=(activation, _runtime(deployment), slack, _driver(deployment)))
+    return Estimates(parts=(activation, _runtime(model, deployment), slack, _driver(deployment)))
 
 
 ESTIMATES: Mapping[str, Callable[[Model, Deployment, RankWeights], Estimates]] = {

@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import ceil, sqrt
 
-from kvcore.plan.overhead_rule import MIB_IN_GIB, Coefficients, Fit, parts_gib, spread_gib
+from kvcore.plan.overhead_rule import MIB_IN_GIB, SPREAD, Coefficients, Fit, parts_gib, spread_gib, tower_peak_gib
 from kvcore.plan.overhead_shape import Profile
 
 # Relative and absolute error that an equation is expected to have, in the least squares.
 _EQUATION_SHARE, _EQUATION_GIB = 0.05, 0.1
 _PRIOR_SHARE = 0.5
-# The share of sources' starts that each end of the range shall hold.
-HELD = 0.96
+# The share of sources that each end of the range shall hold with all their starts: more at the end that is planned by.
+HELD_SAFE, HELD_HOPEFUL = 0.97, 0.95
 _ROUNDS = 25
 _HUBER = 2.0
 
 # By reading: 2 (16-bit logits) + 9 × 4 B while sorting values and 64-bit places; 2 + 2 × 4 B without.
 PRIOR = Coefficients(
-    forward=1.0, sorting=38.0, sampling=10.0, context=0.15, collective=0.5, graph_pool=0.1, graphs=0.4, encoder=0.8,
+    forward=1.0, sorting=38.0, sampling=10.0, context=0.15, collective=0.5, graph_pool=0.1, graphs=0.4, encoder=12.0,
     unified=3.0, driver=0.3, driver_share=0.003,
 )  # fmt: skip
 NAMES = tuple(field.name for field in fields(Coefficients))
@@ -64,23 +64,26 @@ def score(rule: Coefficients, case: Case) -> float:
     return beyond if off > 0 else -beyond
 
 
-def fit(cases: Sequence[Case], share: float = HELD) -> Fit:
-    """Coefficients fitted on all cases, and ends that hold `share` of them on either side (conformal quantiles).
+def fit(cases: Sequence[Case], safe: float = HELD_SAFE, hopeful: float = HELD_HOPEFUL) -> Fit:
+    """Coefficients fitted on all cases, and ends that hold these shares of their sources (conformal quantiles).
 
-    The scores are those of a fit that did not see the case's source: the ends are not flattered by the fit.
+    The scores are those of a fit that did not see the case's source: the ends are not flattered by the fit. A source
+    counts once, with its worst start on that side: many starts of one writer are no many kinds of starts.
     """
-    scores = [score(rule, case) for rule, held in _folds(cases) for case in held if case.overhead is not None]
+    sources = [
+        [score(rule, case) for case in held if case.overhead is not None] or [0.0] for rule, held in _folds(cases)
+    ]
     return Fit(
         coefficients=coefficients(cases),
-        low=_quantile([-value for value in scores], share),
-        high=_quantile(scores, share),
+        low=_quantile([-min(scores) for scores in sources], hopeful),
+        high=_quantile([max(scores) for scores in sources], safe),
     )
 
 
-def cross_validate(cases: Sequence[Case], share: float = HELD) -> Mapping[str, Fit]:
+def cross_validate(cases: Sequence[Case]) -> Mapping[str, Fit]:
     """For each group, a fit that saw none of it: neither its coefficients nor its ends."""
     groups = sorted({case.group for case in cases})
-    return {group: fit([case for case in cases if case.group != group], share) for group in groups}
+    return {group: fit([case for case in cases if case.group != group]) for group in groups}
 
 
 def _folds(cases: Sequence[Case]) -> list[tuple[Coefficients, list[Case]]]:
@@ -111,10 +114,11 @@ def coefficients(cases: Sequence[Case]) -> Coefficients:
         equations = [equation for case in cases for equation in _equations(case, rule)]
         if not equations:
             return PRIOR
-        matrix = np.array([row for row, _ in equations])
-        target = np.array([value for _, value in equations])
+        matrix = np.array([row for row, _, _ in equations])
+        target = np.array([value for _, value, _ in equations])
+        doubt = np.array([more for _, _, more in equations])
         now = np.array([getattr(rule, name) for name in NAMES])
-        scale = _EQUATION_GIB + _EQUATION_SHARE * np.abs(target)
+        scale = _EQUATION_GIB + _EQUATION_SHARE * np.abs(target) + doubt
         off = np.abs(matrix @ now - target) / scale
         weight = np.sqrt(np.minimum(1.0, _HUBER / np.maximum(off, 1e-9))) / scale
         rows = np.vstack([matrix * weight[:, None], np.diag(1 / (_PRIOR_SHARE * prior))])
@@ -124,33 +128,39 @@ def coefficients(cases: Sequence[Case]) -> Coefficients:
     return rule
 
 
-def _equations(case: Case, rule: Coefficients) -> list[tuple[list[float], float]]:
-    """Linear equations of one case, with the branch of the peak that the present coefficients choose."""
+def _equations(case: Case, rule: Coefficients) -> list[tuple[list[float], float, float]]:
+    """Linear equations of one case, with the branch of the peak that the present coefficients choose, and how much
+    further off an unfamiliar kind may be."""
     profile = case.profile
     peak: dict[str, float]
     per_logit = "sorting" if profile.sorts else "sampling"
     sampler = getattr(rule, per_logit) * profile.logits_gib + profile.hidden_gib
     known = profile.workspace_gib
-    if rule.forward * profile.forward_gib >= sampler:
+    made = profile.shape.tower
+    if made and tower_peak_gib(rule, profile) >= max(rule.forward * profile.forward_gib, sampler):
+        peak = {"encoder": profile.tower_gib}
+        known += made.outputs * profile.tower_gib
+    elif rule.forward * profile.forward_gib >= sampler:
         peak = {"forward": profile.forward_gib}
+        known += profile.pictures_gib
     else:
         peak = {per_logit: profile.logits_gib}
-        known += profile.hidden_gib
-    encoder = {"encoder": 1.0} if profile.shape.multimodal else {}
-    outside = {"context": 1.0, "collective": 1.0 if profile.ranks > 1 else 0.0}
+        known += profile.hidden_gib + profile.pictures_gib
+    outside = {"context": 1.0, "collective": float(profile.groups)}
     graphs = {"graph_pool": 1.0, "graphs": profile.graph_units / MIB_IN_GIB} if profile.graph_units else {}
     rest = {"unified": 1.0} if profile.unified else {}
     if case.with_driver and not profile.unified:
         rest |= {"driver": case.utilization, "driver_share": case.utilization * profile.total_gib}
     found = []
     if case.overhead is not None:
-        found.append((peak | encoder | outside | graphs | rest, case.overhead - known))
+        found.append((peak | outside | graphs | rest, case.overhead - known))
     if case.activation is not None:
-        found.append((peak | encoder, case.activation - known))
+        found.append((peak, case.activation - known))
     if case.non_torch is not None:
         found.append((outside, case.non_torch))
     if case.graphs is not None and graphs:
         found.append((graphs, case.graphs))
     if case.driver is not None:
         found.append(({"driver": 1.0, "driver_share": profile.total_gib}, case.driver))
-    return [([terms.get(name, 0.0) for name in NAMES], value) for terms, value in found]
+    doubt = 0.0 if profile.familiar else SPREAD["unfamiliar"] * profile.total_gib
+    return [([terms.get(name, 0.0) for name in NAMES], value, doubt) for terms, value in found]

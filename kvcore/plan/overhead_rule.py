@@ -19,10 +19,10 @@ class Coefficients:
     """One number a part.
 
     `forward`: × what the widest layer keeps. `sorting`, `sampling`: bytes for each logit of the sampler's dummy run,
-    before and since vLLM 0.17. `context`: GiB outside torch. `collective`: GiB more with several ranks. `graph_pool`:
-    GiB of the graphs' pool; `graphs`: MiB for each layer and captured graph. `encoder`: GiB for profiling a multimodal
-    encoder. `unified`: GiB that a machine with unified memory loses beside. `driver`, `driver_share`: GiB and share of
-    a GPU's memory that nvidia-smi reports and CUDA does not give.
+    before and since vLLM 0.17. `context`: GiB outside torch. `collective`: GiB more for each group of ranks.
+    `graph_pool`: GiB of the graphs' pool; `graphs`: MiB for each layer and captured graph. `encoder`: 16-bit numbers
+    that a tower keeps alive for each patch and column. `unified`: GiB that a machine with unified memory loses beside.
+    `driver`, `driver_share`: GiB and share of a GPU's memory that nvidia-smi reports and CUDA does not give.
     """
 
     forward: float
@@ -38,17 +38,23 @@ class Coefficients:
     driver_share: float
 
 
-# How far each part may be off: shares of the part, and what is off whatever the parts are.
+# How far each part may be off: shares of the part, and what is off whatever the parts are. `encoder` is a share of the
+# tower's own peak, as far as that stands out; `unfamiliar` a share of the memory for kinds of models and splits of
+# which there are few logs (towers, replicas of a mixture, quantised mixtures).
 SPREAD = {
-    "activation": 0.08, "collective": 0.8, "graphs": 0.4, "encoder": 0.6, "unified": 1.5, "driver": 0.4,
-    "weights": 0.01, "total": 0.003, "constant": 0.16,
+    "activation": 0.08, "collective": 0.8, "graphs": 0.5, "encoder": 0.25, "unified": 1.5, "driver": 0.4,
+    "weights": 0.01, "total": 0.003, "constant": 0.16, "unfamiliar": 0.02,
 }  # fmt: skip
+
+
+# No end lies further off than so many spreads.
+_MOST_SPREADS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """Best guesses in GiB on one GPU. `lower_peak` and `higher_peak`: the activation peak where settings that were
-    left open have the other usual value."""
+    left open have the other usual value. `encoder`: what a tower takes beyond that peak, with `encoder_doubt`."""
 
     activation: float
     lower_peak: float
@@ -57,6 +63,7 @@ class Parts:
     collective: float
     graphs: float
     encoder: float
+    encoder_doubt: float
     unified: float
     driver: float
 
@@ -88,6 +95,12 @@ def activation_gib(rule: Coefficients, profile: Profile, tokens: int | None = No
     return max(rule.forward * profile.forward_gib * scale, sampler) + profile.workspace_gib
 
 
+def tower_peak_gib(rule: Coefficients, profile: Profile) -> float:
+    """What the tower itself holds at its peak, which is over before the language model runs."""
+    made = profile.shape.tower
+    return (rule.encoder + made.outputs) * profile.tower_gib if made else 0.0
+
+
 def fewer_seqs(seqs: int) -> int:
     """The other usual number of sequences where none is stated: 256 instead of 1,024, else half as many."""
     return 256 if seqs > 256 else seqs // 2
@@ -99,14 +112,20 @@ def parts_gib(rule: Coefficients, profile: Profile, utilization: float, with_dri
     driver = 0.0
     if with_driver and not profile.unified:
         driver = utilization * (rule.driver + rule.driver_share * profile.total_gib)
+    alone = peak - profile.workspace_gib
+    tower = tower_peak_gib(rule, profile)
+    encoder = max(profile.pictures_gib, tower - alone) if tower else 0.0
+    # How far the tower may stand out further. Its share shrinks by less than the peak grows, whatever the ends are.
+    higher = (1 + _MOST_SPREADS * SPREAD["encoder"]) * tower - alone - encoder
     return Parts(
         activation=peak,
         lower_peak=activation_gib(rule, profile, seqs=fewer_seqs(profile.seqs)) if profile.seqs_open else peak,
         higher_peak=activation_gib(rule, profile, tokens=2 * profile.tokens) if profile.tokens_open else peak,
         context=rule.context,
-        collective=rule.collective if profile.ranks > 1 else 0.0,
+        collective=rule.collective * profile.groups,
         graphs=rule.graph_pool + rule.graphs * profile.graph_units / MIB_IN_GIB if profile.graph_units else 0.0,
-        encoder=rule.encoder if profile.shape.multimodal else 0.0,
+        encoder=encoder,
+        encoder_doubt=max(0.0, higher) / _MOST_SPREADS + SPREAD["encoder"] * profile.pictures_gib,
         unified=rule.unified if profile.unified else 0.0,
         driver=driver,
     )
@@ -117,8 +136,10 @@ def spread_gib(parts: Parts, profile: Profile, estimated_weights_gib: float) -> 
     return sqrt(
         sum(
             (SPREAD[name] * getattr(parts, name)) ** 2
-            for name in ("activation", "collective", "graphs", "encoder", "unified", "driver")
+            for name in ("activation", "collective", "graphs", "unified", "driver")
         )
+        + parts.encoder_doubt**2
+        + (0.0 if profile.familiar else SPREAD["unfamiliar"] * profile.total_gib) ** 2
         + (SPREAD["weights"] * estimated_weights_gib) ** 2
         + (SPREAD["total"] * profile.total_gib) ** 2
         + SPREAD["constant"] ** 2

@@ -7,14 +7,14 @@ of the sampler, whichever is larger: the one is freed before the other begins.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import lru_cache
 
-from kvcore.hardware import Accelerator
+from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
 from kvcore.model.memories import Indexer, Latent
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.overhead_defaults import captured_graphs, chunks_by_itself, is_v0, v0_defaults, v1_defaults, version_of
+from kvcore.plan.overhead_tower import Tower, tower
 from kvcore.units import GIB
 
 BYTES_16 = 2
@@ -25,35 +25,34 @@ INDEX_KEY, INDEX_REQUESTS = 132, 40
 # Sorting samplers keep several copies of the logits and 64-bit places; replaced by kernels that work in place
 # (vLLM pull requests 33538 and 40376).
 SORTS_BEFORE = (0, 17)
-# From this version vLLM has its second engine core ("V1") by default, and by it alone from 0.11.
-V1_FROM, V1_ONLY_FROM = (0, 8), (0, 11)
-# An 80 GB card's 1,024 sequences by default (engine/arg_utils.py); before, 256 everywhere.
-MANY_SEQS_FROM = (0, 9)
-LARGEST_DEFAULTS_FROM = (0, 27)
-# The note that vLLM prints says 0.21; the log of a 0.20.2 (data/field/memory.jsonl, fs-56816929356) has it too.
-GRAPHS_DEDUCTED_FROM = (0, 20)
-NEWEST = (0, 33)
-# The older core switched chunked prefill on by itself for longer contexts than this (engine/arg_utils.py).
-V0_CHUNKS_ABOVE = 32_768
-_TOWERS = ("vision_config", "audio_config")
+_PLAIN = ("bf16", "fp16", "fp32")
+# Experts compute so many tokens at a time (fused_moe.py, VLLM_FUSED_MOE_CHUNK_SIZE).
+EXPERT_CHUNK = 32_768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """What one token keeps in 16-bit numbers at the peak of the widest layer on one rank, and what else matters.
 
-    `layer_width`: gate, up and their product in a dense layer (3 × FFN width), the same for every expert that a token
-    uses in a mixture, or queries, keys and values that a latent expands to; all but the residual stream.
-    `latent_row`: numbers that one cached latent expands to, 0 without one; `sparse`: an indexer chooses what is read.
+    `layer_width`: gate, up and their product in a dense layer (3 × FFN width), or queries, keys and values that a
+    latent expands to; `expert_width`: gate, up and product of every expert that a token uses; all but the residual
+    stream. `latent_row`: numbers that one cached latent expands to, 0 without one; `sparse`: an indexer chooses what is
+    read. `tower`: what reads pictures or sound, None without it.
     """
 
     hidden: int
     vocabulary: int
     layers: int
     layer_width: int
+    expert_width: int
     latent_row: int
     sparse: bool
-    multimodal: bool
+    tower: Tower | None
+
+    @property
+    def widest(self) -> int:
+        """The wider of the two kinds of layers."""
+        return max(self.layer_width, self.expert_width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +62,9 @@ class Profile:
     `workspace_rows` and `index_rows`: entries of cached latents and index keys that are kept room for beside the step.
     `graph_units`: layers × CUDA graphs that are captured. `seqs_open` and `tokens_open`: the setting was left to a
     default, which differs between an engine's ways of being started (in the older core, tokens do not).
+    `gathered`: tokens of all replicas that come together before the experts. `groups`: communicators of this rank
+    (tensor parallel, pipeline, the replicas of a mixture and its experts). `items`: largest pictures (or videos) that
+    the tower is profiled with. `older`: the older core. `familiar`: of a kind that many logs show.
     """
 
     shape: Shape
@@ -72,21 +74,47 @@ class Profile:
     workspace_rows: int
     index_rows: int
     graph_units: int
-    ranks: int
+    gathered: int
+    groups: int
+    pipelined: bool
+    items: int
     total_gib: float
     unified: bool
     seqs_open: bool
     tokens_open: bool
+    older: bool
+    familiar: bool
 
     @property
     def forward_gib(self) -> float:
-        """The widest layer and the residual stream, twice: what enters and what leaves."""
-        return self.tokens * (self.shape.layer_width + 2 * self.shape.hidden) * BYTES_16 / GIB
+        """The widest layer and the residual stream, twice: what enters and what leaves.
+
+        Experts see the tokens of all replicas: these come and go as a whole, and are computed in chunks.
+        """
+        made = self.shape
+        dense = self.tokens * (made.layer_width + 2 * made.hidden)
+        experts = min(self.gathered, EXPERT_CHUNK) * made.expert_width + self.gathered * 2 * made.hidden
+        return max(dense, experts if made.expert_width else 0) * BYTES_16 / GIB
 
     @property
     def workspace_gib(self) -> float:
-        """What a latent model keeps beside the step: cached latents expanded for all heads, index keys of 132 B."""
-        return (self.workspace_rows * self.shape.latent_row * BYTES_16 + self.index_rows * INDEX_KEY) / GIB
+        """What is kept beside the step: cached latents expanded for all heads and index keys of 132 B of a latent
+        model; what a pipeline stage hands on (two residual rows a token); what the tower made of the pictures."""
+        handed = 2 * self.tokens * self.shape.hidden if self.pipelined else 0
+        rows = self.workspace_rows * self.shape.latent_row + handed
+        return (rows * BYTES_16 + self.index_rows * INDEX_KEY) / GIB
+
+    @property
+    def tower_gib(self) -> float:
+        """One 16-bit number for each row (patch) of the pictures and each column of the tower."""
+        made = self.shape.tower
+        return self.items * made.rows * made.hidden * BYTES_16 / GIB if made else 0.0
+
+    @property
+    def pictures_gib(self) -> float:
+        """What the tower made of the pictures, which is there while the model runs."""
+        made = self.shape.tower
+        return self.items * made.tokens * self.shape.hidden * BYTES_16 / GIB if made else 0.0
 
     @property
     def hidden_gib(self) -> float:
@@ -119,10 +147,11 @@ def _shape(model: Model, tp: int) -> Shape:
         hidden=model.hidden_size,
         vocabulary=model.vocab_size or 0,
         layers=len(model.layers),
-        layer_width=max(_dense_width(model, tp), _expert_width(model, tp), _attention_width(model, tp)),
+        layer_width=max(_dense_width(model, tp), _attention_width(model, tp)),
+        expert_width=_expert_width(model, tp),
         latent_row=_attention_width(model, tp) // 2,
         sparse=any(isinstance(memory, Indexer) for memory, _ in model.kept),
-        multimodal=any(name.endswith(_TOWERS) for name in model.reading.keys_ignored),
+        tower=tower(model),
     )
 
 
@@ -161,87 +190,56 @@ def _attention_width(model: Model, tp: int) -> int:
     return heads * 2 * ((model.key_head_dim or model.head_dim) + model.head_dim)
 
 
-@lru_cache(maxsize=256)
-def version_of(text: str | None) -> tuple[int, int]:
-    """(major, minor) of a version; the newest that is followed where none is stated."""
-    found = re.match(r"v?(\d+)\.(\d+)", text or "")
-    return (int(found[1]), int(found[2])) if found else NEWEST
-
-
-def _is_old_gpu(gpu: Accelerator) -> bool:
-    """Before Ampere (compute capability 8.0), which the newer core did not serve at first."""
-    try:
-        return float(gpu.compute_capability or "9") < 8
-    except ValueError:
-        return False
-
-
-def is_v0(deployment: Deployment) -> bool:
-    """Whether vLLM's older core runs: by version, and in between for old GPUs and bitsandbytes' formats."""
-    version = version_of(deployment.engine_version)
-    if version < V1_FROM:
-        return True
-    return version < V1_ONLY_FROM and (_is_old_gpu(deployment.gpu) or deployment.weight_format == "bnb4")
-
-
-def profile(model: Model, deployment: Deployment, stage: int | None = None) -> Profile:
+def profile(model: Model, deployment: Deployment, stage: int | None = None, made: Shape | None = None) -> Profile:
     """The dummy run of a vLLM server with these options; what is not stated is the version's default.
 
-    Only the last pipeline stage samples; None is the last one.
+    Only the last pipeline stage samples; None is the last one. `made` stands in for the model's own shape.
     """
     version = version_of(deployment.engine_version)
-    old = is_v0(deployment)
-    tokens, seqs = (_v0_defaults if old else _v1_defaults)(deployment, version)
-    graphs = 0 if deployment.enforce_eager or version < GRAPHS_DEDUCTED_FROM else captured_graphs(seqs)
-    made = shape(model, deployment.tp)
+    made = made or shape(model, deployment.tp)
+    old = is_v0(deployment, made.tower)
+    tokens, seqs = v0_defaults(deployment, version, made.tower) if old else v1_defaults(deployment, version)
+    graphs = 0 if deployment.enforce_eager or version < GRAPHS_DEDUCTED else captured_graphs(seqs)
     last = stage is None or stage == deployment.pp - 1
+    items = _items(deployment, made.tower, tokens, seqs, old) if made.tower else 0
+    if old and made.tower and not made.tower.crosses:
+        # The older core chose as many sequences as there is room for largest pictures (worker/model_runner.py).
+        seqs = items
+    elif (old and chunks_by_itself(deployment, made.tower)) or not last:
+        # Where it chose to prefill in chunks by itself, its dummy run sampled for nobody.
+        seqs = 0
+    experts = model.experts is not None
+    together = experts and deployment.dp > 1
+    quantised = (deployment.weight_format or model.checkpoint_format or model.model_dtype) not in _PLAIN
     return Profile(
         shape=made,
         tokens=tokens,
-        # Where the older core chose to prefill in chunks by itself, its dummy run sampled for nobody.
-        seqs=0 if (old and chunks_by_itself(deployment)) or not last else min(seqs, tokens),
+        seqs=min(seqs, tokens) if last else 0,
         sorts=version < SORTS_BEFORE,
         workspace_rows=min(WORKSPACE_ROWS, WORKSPACE_REQUESTS * deployment.context) if made.latent_row else 0,
         index_rows=INDEX_REQUESTS * deployment.context if made.sparse else 0,
         graph_units=graphs * -(-made.layers // deployment.pp),
-        ranks=deployment.tp,
+        gathered=tokens * (deployment.dp if together else 1),
+        # The replicas of a mixture talk as replicas, and with expert parallelism as experts too.
+        groups=(deployment.tp > 1) + (deployment.pp > 1) + together * (1 + deployment.expert_parallel),
+        pipelined=deployment.pp > 1,
+        items=items if stage in (None, 0) else 0,
         total_gib=deployment.gpu.memory_bytes / GIB,
         unified=deployment.gpu.unified_memory,
         seqs_open=deployment.max_num_seqs is None,
         tokens_open=not old and deployment.max_num_batched_tokens is None,
+        older=old,
+        familiar=made.tower is None and not together and not (experts and quantised),
     )
 
 
-def chunks_by_itself(deployment: Deployment) -> bool:
-    """Whether the older core switched chunked prefill on, which it did for long contexts only."""
-    return deployment.max_num_batched_tokens is None and deployment.context > V0_CHUNKS_ABOVE
+def _items(deployment: Deployment, made: Tower, tokens: int, seqs: int, old: bool) -> int:
+    """Largest pictures of the profiling run: one a sequence for cross attention, as many as the step holds for others.
 
-
-def _v0_defaults(deployment: Deployment, version: tuple[int, int]) -> tuple[int, int]:
-    chunk = 512 if version < (0, 6) else 2048
-    default = chunk if chunks_by_itself(deployment) else max(deployment.context, 2048)
-    return deployment.max_num_batched_tokens or default, deployment.max_num_seqs or 256
-
-
-def _v1_defaults(deployment: Deployment, version: tuple[int, int]) -> tuple[int, int]:
-    gpu = deployment.gpu
-    # Unified memory (GB10, Jetson) is served with the smaller defaults.
-    large = gpu.memory_bytes >= 70 * GIB and "a100" not in gpu.id and not gpu.unified_memory
-    largest = gpu.memory_bytes >= 160 * GIB and version >= LARGEST_DEFAULTS_FROM
-    tokens = 16_384 if largest else 8192 if large else 2048
-    seqs = 1024 if large and version >= MANY_SEQS_FROM else 256
-    seqs = deployment.max_num_seqs or seqs
-    return deployment.max_num_batched_tokens or min(tokens, seqs * max(1, deployment.context)), seqs
-
-
-def captured_graphs(seqs: int) -> int:
-    """CUDA graphs: sizes up to twice the sequences for steps with prefill, up to the sequences for decoding.
-
-    Sizes are 1, 2, 4, every 8 up to 256 and every 16 up to 512 (config/vllm.py, cudagraph_capture_sizes).
+    The newer core takes no step for smaller than one of them (v1/core/encoder_cache_manager.py: compute_mm_encoder_
+    budget; multimodal/encoder_budget.py), and no more than the prompts of all sequences can have.
     """
-    return _sizes(min(512, 2 * seqs)) + _sizes(min(512, seqs))
-
-
-def _sizes(largest: int) -> int:
-    small = sum(size <= largest for size in (1, 2, 4))
-    return small + min(largest, 256) // 8 + max(0, (largest - 256) // 16)
+    if old and made.crosses:
+        return seqs
+    fitting = max(1, tokens // made.tokens)
+    return min(fitting, seqs) if old else min(fitting, seqs * max(1, deployment.context // made.tokens))

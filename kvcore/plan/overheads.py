@@ -16,9 +16,11 @@ from kvcore.model.model import Model
 from kvcore.paths import DATA
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends, Overhead
+from kvcore.plan.overhead_defaults import LARGE_GIB, LARGEST_GIB, has_large_defaults
 from kvcore.plan.overhead_engines import ESTIMATES, Estimate
-from kvcore.plan.overhead_rule import SPREAD, Coefficients, Fit, Parts, ends_gib, parts_gib
-from kvcore.plan.overhead_shape import Profile, profile
+from kvcore.plan.overhead_rule import SPREAD, Coefficients, Fit, Parts, ends_gib, parts_gib, tower_peak_gib
+from kvcore.plan.overhead_shape import EXPERT_CHUNK, Profile, profile
+from kvcore.plan.overhead_tower import UNSTATED_WEIGHTS, Tower, lacks_tower
 from kvcore.plan.rank_weights import RankWeights
 from kvcore.units import GIB
 
@@ -37,6 +39,21 @@ class Overheads:
 
 def overheads(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
     """Bytes on the fullest GPU of the pipeline stage that `weights` is of. Estimates; never less than nothing."""
+    key = (id(model), deployment, weights.stage, weights.bytes, weights.knowledge)
+    found = _MADE.get(key)
+    if found is None:
+        if len(_MADE) >= _MOST_MADE:
+            _MADE.clear()
+        found = _MADE[key] = (model, _overheads(model, deployment, weights))
+    return found[1]
+
+
+# A plan asks the same more than once. By identity of the model, which is kept so that its place stays its own.
+_MADE: dict[tuple[int, Deployment, int, int, str], tuple[Model, Overheads]] = {}
+_MOST_MADE = 4096
+
+
+def _overheads(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
     if deployment.engine == "vllm":
         return _vllm(model, deployment, weights)
     estimate = ESTIMATES[deployment.engine]
@@ -70,13 +87,21 @@ def _vllm(model: Model, deployment: Deployment, weights: RankWeights) -> Overhea
                 formula=f"a prediction head of about {_HEAD_LAYERS.best:g} layers; a draft model of its own takes more",
             )
         )
-    best = _bytes(parts.total)
+    unlisted = _unlisted_tower(run, weights)
+    if unlisted.high:
+        found.append(
+            Overhead(
+                name="weights of the tower",
+                bytes=unlisted,
+                formula="what reads pictures or sound is not in the configuration: 300 to 600 million parameters",
+            )
+        )
     total = Ends(
-        low=_bytes(low) + head.low,
-        best=best + head.best,
-        high=_bytes(high) + head.high,
+        low=_bytes(low) + head.low + unlisted.low,
+        best=_bytes(parts.total) + head.best + unlisted.best,
+        high=_bytes(high) + head.high + unlisted.high,
     )
-    return Overheads(parts=tuple(found), total=total, notes=_vllm_notes(run))
+    return Overheads(parts=tuple(found), total=total, notes=_vllm_notes(run, deployment))
 
 
 def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable[Overhead]:
@@ -96,7 +121,7 @@ def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable
         name="outside torch",
         bytes=_around(runtime, SPREAD["collective"] * parts.collective + SPREAD["constant"] / 2, rule),
         formula=f"{parts.context:.2f} GiB for CUDA"
-        + (f" + {parts.collective:.2f} GiB for collectives of {run.ranks} ranks" if run.ranks > 1 else ""),
+        + (f" + {parts.collective:.2f} GiB for {_groups(run.groups)} of ranks" if run.groups else ""),
     )
     if run.graph_units:
         yield Overhead(
@@ -104,11 +129,11 @@ def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable
             bytes=_around(parts.graphs, SPREAD["graphs"] * parts.graphs, rule),
             formula=f"{fit.graph_pool:.2f} GiB + {run.graph_units:,} (layers × captured sizes) × {fit.graphs:.2f} MiB",
         )
-    if run.shape.multimodal:
+    if run.shape.tower and run.items:
         yield Overhead(
             name="multimodal encoder",
-            bytes=_around(parts.encoder, SPREAD["encoder"] * parts.encoder, rule),
-            formula=f"profiling pictures of the largest size: {parts.encoder:.2f} GiB",
+            bytes=_around(parts.encoder, parts.encoder_doubt, rule),
+            formula=_tower_formula(run, run.shape.tower, rule.coefficients),
         )
     if run.unified:
         yield Overhead(
@@ -125,13 +150,38 @@ def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable
         )
 
 
+def _unlisted_tower(run: Profile, weights: RankWeights) -> Ends[int]:
+    """The weights of a tower that no configuration describes, where they are not among the weights."""
+    made = run.shape.tower
+    missing = made is not None and run.items > 0 and lacks_tower(made, weights)
+    return UNSTATED_WEIGHTS.map(_bytes) if missing else Ends(low=0, best=0, high=0)
+
+
+def _groups(count: int) -> str:
+    return "one group" if count == 1 else f"{count} groups"
+
+
+def _tower_formula(run: Profile, made: Tower, fit: Coefficients) -> str:
+    what = "picture" if run.items == 1 else "pictures"
+    return (
+        f"what {run.items:,} {what} × {made.rows:,} patches × {made.hidden:,} columns × "
+        f"{fit.encoder + made.outputs:.1f} × 2 B = {tower_peak_gib(fit, run):.2f} GiB take beyond the peak, or what is "
+        f"kept of them, {run.pictures_gib:.2f} GiB"
+    )
+
+
 def _peak_formula(run: Profile, fit: Coefficients) -> str:
     per_logit = fit.sorting if run.sorts else fit.sampling
-    layer = (
-        f"{run.tokens:,} tokens × ({run.shape.layer_width:,} + 2 × {run.shape.hidden:,}) × 2 B × {fit.forward:.2f} "
-        f"= {fit.forward * run.forward_gib:.2f} GiB"
-    )
-    room = f" + {run.workspace_gib:.2f} GiB for cached latents" if run.workspace_gib else ""
+    made = run.shape
+    layer = f"{run.tokens:,} tokens × ({made.widest:,} + 2 × {made.hidden:,}) × 2 B"
+    if run.gathered > run.tokens:
+        layer = (
+            f"({min(run.gathered, EXPERT_CHUNK):,} tokens × {made.expert_width:,} + {run.gathered:,} tokens of all "
+            f"replicas × 2 × {made.hidden:,}) × 2 B"
+        )
+    layer += f" × {fit.forward:.2f} = {fit.forward * run.forward_gib:.2f} GiB"
+    kept = "cached latents" if made.latent_row else "what a stage hands on"
+    room = f" + {run.workspace_gib:.2f} GiB for {kept}" if run.workspace_gib else ""
     if not run.seqs:
         return layer + room
     sampler = (
@@ -141,8 +191,8 @@ def _peak_formula(run: Profile, fit: Coefficients) -> str:
     return f"the larger of {layer} and {sampler}{room}"
 
 
-def _vllm_notes(run: Profile) -> tuple[str, ...]:
-    found = []
+def _vllm_notes(run: Profile, deployment: Deployment) -> tuple[str, ...]:
+    found: list[str] = []
     if run.seqs_open or run.tokens_open:
         names = [
             name
@@ -150,6 +200,22 @@ def _vllm_notes(run: Profile) -> tuple[str, ...]:
             if is_open
         ]
         found.append(f"{' and '.join(names)}: the version's default is assumed; stating it narrows the range.")
+        if not run.older and has_large_defaults(deployment.gpu):
+            found.append(
+                f"vLLM's defaults step up at {LARGE_GIB} GiB of memory (8,192 tokens and 1,024 sequences instead of "
+                f"2,048 and 256) and at {LARGEST_GIB} GiB (16,384 tokens): just above a step less is left for the "
+                "cache than just below, unless both are stated."
+            )
+    if run.shape.tower and not run.shape.tower.stated:
+        found.append("The part that reads pictures or sound is not in the configuration: a usual one is assumed.")
+    if run.shape.tower and run.older:
+        found.append(
+            "vLLM's older core profiles pictures for "
+            + ("every sequence" if run.shape.tower.crosses else "as many sequences as a step has room for")
+            + ", and the whole context at once: fewer sequences or a shorter context leave more."
+        )
+    if run.gathered > run.tokens:
+        found.append("Experts see the tokens of all replicas: a smaller max_num_batched_tokens leaves more.")
     if run.unified:
         found.append("Unified memory: what the host uses while vLLM starts is counted against the cache.")
     return tuple(found)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.overhead_shape import V0_CHUNKS_ABOVE, is_v0
+from kvcore.plan.overhead_defaults import V0_CHUNKS_ABOVE, is_v0
 from kvcore.plan.overheads import overheads
 from kvcore.plan.pools import left_for_cache
 from kvcore.plan.rank_weights import RankWeights

@@ -194,7 +194,7 @@ def test_the_pool_is_a_share_of_the_total_less_what_is_there() -> None:
     assert left.kv_bytes / gib == pytest.approx(23.46, abs=0.05)
 
 
-def test_graphs_are_deducted_since_0_21() -> None:
+def test_graphs_are_deducted_since_0_20() -> None:
     """15.2 GiB less 0.88, 0.26, 0.16 and the estimated 0.58 GiB of graphs is 13.32; the log printed 13.33 (0.2x)."""
     gib = 2**30
     known = {
@@ -206,7 +206,8 @@ def test_graphs_are_deducted_since_0_21() -> None:
         "utilization": 0.95,
     }
     assert pool(**known, version="0.21.0").kv_bytes / gib == pytest.approx(13.33, abs=0.015)
-    assert pool(**known, version="0.20.2").kv_bytes - pool(**known).kv_bytes == known["cuda_graph_bytes"]
+    assert pool(**known, version="0.20.0").kv_bytes == pool(**known, version="0.21.0").kv_bytes
+    assert pool(**known, version="0.19.1").kv_bytes - pool(**known).kv_bytes == known["cuda_graph_bytes"]
     with pytest.raises(EngineError, match="no available memory"):
         pool(**(known | {"weights_bytes": 16 * gib}))
 

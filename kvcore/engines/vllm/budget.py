@@ -15,8 +15,9 @@ from kvcore.size import Term
 # The share was 0.9 before it became 0.92 (config/cache.py).
 DEFAULT_UTILIZATION = 0.92
 OLD_UTILIZATION = 0.9
-# From this version the estimated CUDA-graph pool is taken off before the cache is sized.
-GRAPHS_DEDUCTED = (0, 21)
+# From this version the estimated CUDA-graph pool is taken off before the cache is sized. vLLM's own line says "default
+# since v0.21.0", but releases 0.20.0 and 0.20.2 print that line too (data/field/memory.jsonl), 0.19 does not.
+GRAPHS_DEDUCTED = (0, 20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ def pool(
 ) -> Pool:
     """What `gpu_memory_utilization` leaves: the share of the total (not of what is free), less what is used.
 
-    Versions before 0.21 did not deduct the CUDA graphs. Raises EngineError when nothing is left, as vLLM does.
+    Versions before 0.20 did not deduct the CUDA graphs. Raises EngineError when nothing is left, as vLLM does.
     """
     if not 0 < utilization <= 1:
         raise EngineError(f"vllm: gpu_memory_utilization {utilization} is not within 0 … 1")
