@@ -120,6 +120,18 @@ class Engine(Protocol):
         """(e) The launch command that asks for it, as words."""
 
 
+def check_whole(engine: str, settings: object, bounds: Mapping[str, tuple[int, int]]) -> None:
+    """EngineError, with the flag and what it may be, for a whole number of the settings outside its bounds.
+
+    `bounds` are by field, both ends included. None, the engine's own default, is no number.
+    """
+    for field, (low, high) in bounds.items():
+        value = getattr(settings, field)
+        if value is not None and not low <= value <= high:
+            flag = "--" + field.replace("_", "-")
+            raise EngineError(f"{engine}: {flag} is {value:,}; expected {low:,} … {high:,}")
+
+
 def split_layers(layers: int, stages: int) -> tuple[int, ...]:
     """Layers of each pipeline stage as vLLM splits them: the remainder goes to the stages before the last.
 

@@ -13,7 +13,7 @@ from typing import Any
 from kvcore.engines.base import Capacity, Common, Layout, Option
 from kvcore.engines.llamacpp.architectures import architecture
 from kvcore.engines.llamacpp.engine import LLAMACPP
-from kvcore.engines.llamacpp.settings import CACHE_TYPES, LlamaCppSettings, make_settings
+from kvcore.engines.llamacpp.settings import CACHE_TYPES, MAX_SLOTS, LlamaCppSettings, make_settings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.size import Term
@@ -77,6 +77,7 @@ class Ollama:
             raise EngineError(f"ollama: the rules of version {common.version[:40]!r} are not followed, only {VERSION}")
         if unknown := sorted(set(values) - {option.field for option in OPTIONS}):
             raise EngineError(f"ollama: {unknown[0][:40]!r} is no option of Ollama here")
+        _check(values)
         name = architecture(model)
         gpu_bytes = 0 if common.platform == "cpu" else common.pp * _gpu_bytes(common)
         stated = values.get("num_ctx") or common.max_model_len
@@ -159,6 +160,15 @@ def _server(model: Model, common: Common, values: Mapping[str, Any], num_ctx: in
             f"ollama: keys in {settings.cache_type_k} and values in {settings.cache_type_v}; it gives both one type"
         )
     return settings
+
+
+def _check(values: Mapping[str, Any]) -> None:
+    """EngineError for a number that Ollama or its llama-server cannot take; 0 is Ollama's own default."""
+    for field, high in (("num_ctx", 2**31 - 1), ("num_parallel", MAX_SLOTS), ("num_batch", 2**31 - 1),
+                        ("num_gpu", 2**31 - 1)):  # fmt: skip
+        value = values.get(field)
+        if value is not None and not 0 <= value <= high:
+            raise EngineError(f"ollama: --{field.replace('_', '-')} is {value:,}; expected 0 … {high:,}")
 
 
 def _gpu_bytes(common: Common) -> int:

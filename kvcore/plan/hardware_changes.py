@@ -9,7 +9,7 @@ from kvcore.engines.registry import NAMES
 from kvcore.hardware import Accelerator, accelerators
 from kvcore.model.model import Model
 from kvcore.plan.changes import CACHE_FORMATS, Change
-from kvcore.plan.deployment import Deployment
+from kvcore.plan.deployment import MAX_GPUS, Deployment
 from kvcore.plan.hourly import cost_words
 from kvcore.plan.shard_words import split_name, split_price
 from kvcore.plan.shards import shards
@@ -30,7 +30,9 @@ _ONE_SIZE = 8 * GIB
 
 
 def replicas(deployment: Deployment) -> Iterator[Change]:
-    """Twice as many GPUs as two replicas."""
+    """Twice as many GPUs as two replicas; none where there are more than can be planned."""
+    if 2 * deployment.gpus > MAX_GPUS:
+        return
     after = replace(deployment, dp=2 * deployment.dp)
     yield Change(
         kind="more GPUs",
@@ -46,8 +48,10 @@ def splits(model: Model, deployment: Deployment, gpus: int) -> Iterator[Change]:
     """Every other valid split over so many GPUs; over more of them only where the pipeline grows no deeper.
 
     More stages hold a little more than replicas or ranks do, and leave every request as slow as before: nobody buys
-    GPUs for that.
+    GPUs for that. None over more GPUs than can be planned.
     """
+    if gpus > MAX_GPUS:
+        return
     for shard in shards(model, deployment.engine, gpus):
         if shard.refused:
             continue

@@ -49,8 +49,8 @@ def cost_words(before: Deployment, after: Deployment) -> str:
     was, now = hourly(before.gpu, before.gpus), hourly(after.gpu, after.gpus)
     gpus = f"{after.gpus:,} × {after.gpu.name} instead of {before.gpus:,} × {before.gpu.name}"
     if now is None:
-        return f"{gpus}; no rental price of a {after.gpu.name} is known"
+        return f"{gpus}; no rental price of {after.gpu.name} is known"
     source = f"{now.rental.tier}, offers up to {now.rental.newest}"
     if was is None:
-        return f"{gpus}: ${now.typical:,.2f}/h ({source}), no rental price of a {before.gpu.name} is known"
+        return f"{gpus}: ${now.typical:,.2f}/h ({source}), no rental price of {before.gpu.name} is known"
     return f"{gpus}: ${now.typical:,.2f}/h instead of ${was.typical:,.2f}/h ({source})"

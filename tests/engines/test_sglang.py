@@ -405,7 +405,7 @@ def test_log_lines() -> None:
         ("openai/gpt-oss-20b", {"version": "0.3.6"}, "not followed"),
         ("openai/gpt-oss-20b", {"gpu": "mi300x"}, "NVIDIA"),
         ("openai/gpt-oss-20b", {"swa_full_tokens_ratio": 0.0}, "swa_full_tokens_ratio"),
-        ("openai/gpt-oss-20b", {"page_size": 0}, "page_size"),
+        ("openai/gpt-oss-20b", {"page_size": 0}, "--page-size is 0; expected 1 … 65,536"),
         ("openai/gpt-oss-20b", {"mem_fraction_static": 1.5}, "mem_fraction_static"),
         ("openai/gpt-oss-20b", {"mamba_ssm_dtype": "int4"}, "mamba_ssm_dtype"),
         ("openai/gpt-oss-20b", {"dsa_decode_backend": "fast"}, "dsa_decode_backend"),

@@ -259,7 +259,7 @@ def test_documented_example() -> None:
         ("openai/gpt-oss-20b", {"version": "0.5.0"}, "not followed"),
         ("openai/gpt-oss-20b", {"version": "new"}, "not a version"),
         ("openai/gpt-oss-20b", {"pp": 25}, "more than the 24 layers"),
-        ("openai/gpt-oss-20b", {"max_tokens": 0}, "max_tokens"),
+        ("openai/gpt-oss-20b", {"max_tokens": 0}, "--max-tokens is 0"),
     ],
 )
 def test_what_is_not_supported_is_refused(name: str, asked: dict[str, Any], words: str) -> None:

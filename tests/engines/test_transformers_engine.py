@@ -275,8 +275,8 @@ def test_too_little_memory_is_refused() -> None:
         ("openai/gpt-oss-20b", {"cache_backend": "awq"}, "cache_backend"),
         ("openai/gpt-oss-20b", {"nbits": 3}, "nbits 3"),
         ("openai/gpt-oss-20b", {"cache_backend": "fp8", "nbits": 4}, "nbits 4"),
-        ("openai/gpt-oss-20b", {"q_group_size": 7}, "multiple of 8"),
-        ("openai/gpt-oss-20b", {"residual_length": 0}, "residual_length"),
+        ("openai/gpt-oss-20b", {"q_group_size": 12}, "multiple of 8"),
+        ("openai/gpt-oss-20b", {"residual_length": 0}, "--residual-length is 0"),
         ("openai/gpt-oss-20b", {"version": "4.57.0"}, "not followed"),
     ],
 )

@@ -154,7 +154,7 @@ def test_versions_print_different_lines() -> None:
     ("more", "message"),
     [
         ({"tensor_parallel_size": 3}, "cannot be split"),
-        ({"tensor_parallel_size": 0}, "tensor_parallel_size"),
+        ({"tensor_parallel_size": 0}, "--tensor-parallel-size is 0; expected 1 … 4,096"),
         ({"decode_context_parallel_size": 3, "tensor_parallel_size": 8}, "does not divide"),
         ({"decode_context_parallel_size": 4, "tensor_parallel_size": 8}, "copies"),
         ({"block_size": 16, "platform": "cpu"}, "no common block size"),

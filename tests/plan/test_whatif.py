@@ -9,7 +9,7 @@ import pytest
 from kvcore.hardware import accelerator
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.hardware_changes import larger_gpus, runs_on
+from kvcore.plan.hardware_changes import larger_gpus, replicas, runs_on, splits
 from kvcore.plan.plan import make_plan
 from kvcore.plan.quality_words import cache_quality
 from kvcore.plan.traffic import Traffic
@@ -171,3 +171,13 @@ def test_published_results_of_a_cache_format() -> None:
     assert "Qwen3-235B-A22B: AIME 2025 73.33 instead of 77.33 %" in cache_quality("some/other", "fp8")
     assert "31.7 instead of 37.9 %" in cache_quality("some/other", "q8_0")
     assert cache_quality("some/other", "bf16") == ""
+
+
+@pytest.mark.parametrize(("dp", "doubled"), [(2048, True), (2049, False), (4096, False)])
+def test_no_more_gpus_than_can_be_planned(dp: int, doubled: bool) -> None:
+    """4,096 GPUs are the most; twice as many as 2,048 are those."""
+    deployment = replace(STATED, tp=1, dp=dp)
+    assert [one.deployment.gpus for one in replicas(deployment)] == ([4096] if doubled else [])
+    assert not list(splits(LLAMA, deployment, 2 * dp)) or doubled
+    if not doubled:
+        assert "more GPUs" not in {one.kind for one in whatifs(LLAMA, deployment)}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvcore.engines.base import Common, Option
+from kvcore.engines.base import Common, Option, check_whole
 from kvcore.engines.llamacpp.architectures import refuse_parallel
 from kvcore.errors import EngineError
 from kvcore.formats import ELEMENT_FORMATS, Format, kv_format
@@ -86,10 +86,7 @@ class LlamaCppSettings:
     version: str = VERSION
 
     def __post_init__(self) -> None:
-        for name, low, high in _BOUNDS:
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise EngineError(f"llama.cpp: {name} is {value:,}; expected {low:,} … {high:,}")
+        check_whole("llama.cpp", self, _BOUNDS)
         for option in OPTIONS:
             value = getattr(self, option.field)
             if option.choices and value not in option.choices:
@@ -124,11 +121,11 @@ class LlamaCppSettings:
         return ELEMENT_FORMATS[CACHE_TYPES[self.cache_type_k]], ELEMENT_FORMATS[CACHE_TYPES[self.cache_type_v]]
 
 
-_BOUNDS = (
-    ("ctx_size", 0, 2**31 - 1), ("parallel", 1, MAX_SLOTS), ("kv_unified_per_slot", 1, 2**31 - 1),
-    ("batch_size", 1, 2**31 - 1), ("ubatch_size", 0, 2**31 - 1), ("n_gpu_layers", 0, 2**31 - 1),
-    ("spec_draft_n_max", 0, 1024), ("devices", 0, 128), ("max_model_len", 1, 2**31 - 1),
-)  # fmt: skip
+_BOUNDS = {
+    "ctx_size": (0, 2**31 - 1), "parallel": (1, MAX_SLOTS), "kv_unified_per_slot": (1, 2**31 - 1),
+    "batch_size": (1, 2**31 - 1), "ubatch_size": (0, 2**31 - 1), "n_gpu_layers": (0, 2**31 - 1),
+    "spec_draft_n_max": (0, 1024), "devices": (0, 128), "max_model_len": (1, 2**31 - 1),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvcore.engines.base import Common, Option
+from kvcore.engines.base import Common, Option, check_whole
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.units import GIB, MIB, check_tokens
+from kvcore.units import GIB, MAX_BATCH, MAX_TOKENS, MIB, check_tokens
 
 VERSION = "0.5.23"
 DSA_BACKENDS = ("flashmla_kv", "flashmla_sparse", "fa3", "tilelang", "trtllm")
 SSM_DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_BOUNDS = {
+    "context_length": (1, MAX_TOKENS), "tp_size": (1, 4096), "pp_size": (1, 4096), "dcp_size": (1, 4096),
+    "dp_size": (1, 4096), "page_size": (1, 65_536), "max_mamba_cache_size": (1, MAX_BATCH),
+    "max_total_tokens": (1, MAX_TOKENS), "max_running_requests": (1, MAX_BATCH),
+    "chunked_prefill_size": (1, MAX_TOKENS),
+}  # fmt: skip
 
 OPTIONS = (
     Option(flag="--page-size", field="page_size", kind="integer", help="tokens a page"),
@@ -75,12 +81,7 @@ class SglangSettings:
 
     def __post_init__(self) -> None:
         check_tokens(self.context_length)
-        counts = ("context_length", "tp_size", "pp_size", "dcp_size", "dp_size", "page_size", "max_mamba_cache_size",
-                  "max_total_tokens", "max_running_requests", "chunked_prefill_size")  # fmt: skip
-        for name in counts:
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= 10**9:
-                raise EngineError(f"sglang: {name} is {value}; expected 1 … 10⁹")
+        check_whole("sglang", self, _BOUNDS)
         self._check_shares()
         if self.enable_dp_attention and self.tp_size % self.dp_size:
             raise EngineError(f"sglang: dp_size {self.dp_size} does not divide tp_size {self.tp_size}")

@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvcore.engines.base import Common, Option
+from kvcore.engines.base import Common, Option, check_whole
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.units import check_tokens, parse_tokens
+from kvcore.units import MAX_TOKENS, check_tokens, parse_tokens
 
 VERSION = "1.4.0rc4"
 BACKENDS = ("pytorch", "tensorrt")
+_BOUNDS = {
+    "max_seq_len": (1, MAX_TOKENS), "tp_size": (1, 4096), "pp_size": (1, 4096), "tokens_per_block": (2, 65_536),
+    "max_tokens": (1, MAX_TOKENS),
+}  # fmt: skip
 
 OPTIONS = (
     Option(flag="--backend", field="backend", kind="text", help="pytorch, or engines built by TensorRT",
@@ -47,13 +51,10 @@ class TensorRtLlmSettings:
 
     def __post_init__(self) -> None:
         check_tokens(self.max_seq_len)
-        for name in ("max_seq_len", "tp_size", "pp_size", "max_tokens"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= 10**9:
-                raise EngineError(f"tensorrt-llm: {name} is {value}; expected 1 … 10⁹")
+        check_whole("tensorrt-llm", self, _BOUNDS)
         size = self.tokens_per_block
-        if not 2 <= size <= 2**20 or size & (size - 1):
-            raise EngineError(f"tensorrt-llm: tokens_per_block is {size}; expected a power of two above 1")
+        if size & (size - 1):
+            raise EngineError(f"tensorrt-llm: --tokens-per-block is {size:,}; expected a power of two, 2 … 65,536")
         if not 0 < self.free_gpu_memory_fraction < 1:
             raise EngineError(
                 f"tensorrt-llm: free_gpu_memory_fraction is {self.free_gpu_memory_fraction}; expected within 0 … 1"

@@ -7,16 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvcore.engines.base import Common, Option
+from kvcore.engines.base import Common, Option, check_whole
 from kvcore.errors import EngineError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
-from kvcore.units import check_batch, check_tokens
+from kvcore.units import MAX_BATCH, MAX_TOKENS, check_tokens
 
 VERSION = "5.24.0"
 IMPLEMENTATIONS = ("dynamic", "static", "quantized")
 # Bits that each backend of QuantizedCache takes (cache_utils.py).
 BACKENDS: dict[str, tuple[int, ...]] = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
+_BOUNDS = {
+    "nbits": (1, 8), "q_group_size": (8, 2**20), "residual_length": (1, MAX_TOKENS), "batch_size": (1, MAX_BATCH),
+}  # fmt: skip
 _DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 OPTIONS = (
@@ -47,7 +50,7 @@ class TransformersSettings:
 
     def __post_init__(self) -> None:
         check_tokens(self.max_length)
-        check_batch(self.batch_size)
+        check_whole("transformers", self, _BOUNDS)
         if self.max_length < 1:
             raise EngineError("transformers: max_length is 0; a request has at least one token")
         if self.cache_implementation not in IMPLEMENTATIONS:
@@ -60,10 +63,8 @@ class TransformersSettings:
         if self.bits not in BACKENDS[self.cache_backend]:
             listed = ", ".join(map(str, BACKENDS[self.cache_backend]))
             raise EngineError(f"transformers: nbits {self.bits} is not one of {self.cache_backend}'s: {listed}")
-        if not 8 <= self.q_group_size <= 2**20 or self.q_group_size % 8:
-            raise EngineError(f"transformers: q_group_size is {self.q_group_size}; expected a multiple of 8")
-        if not 1 <= self.residual_length <= 10**9:
-            raise EngineError(f"transformers: residual_length is {self.residual_length}; expected 1 or more")
+        if self.q_group_size % 8:
+            raise EngineError(f"transformers: --q-group-size is {self.q_group_size:,}; expected a multiple of 8")
 
     @property
     def bits(self) -> int:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from kvcore.engines.base import check_whole
 from kvcore.errors import EngineError
-from kvcore.units import GIB, check_tokens
+from kvcore.units import GIB, MAX_TOKENS, check_tokens
 
 VERSION = "0.33.0"
+_BOUNDS = {
+    "tensor_parallel_size": (1, 4096), "pipeline_parallel_size": (1, 4096), "decode_context_parallel_size": (1, 4096),
+    "block_size": (1, 65_536), "max_num_batched_tokens": (1, MAX_TOKENS), "num_speculative_tokens": (0, 1024),
+    "mtp_layers": (0, 256), "num_gpu_blocks_override": (1, MAX_TOKENS),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +49,7 @@ class VllmSettings:
 
     def __post_init__(self) -> None:
         check_tokens(self.max_model_len)
-        for name in ("tensor_parallel_size", "pipeline_parallel_size", "decode_context_parallel_size"):
-            if not 1 <= getattr(self, name) <= 4096:
-                raise EngineError(f"vllm: {name} is {getattr(self, name)}; expected 1 … 4,096")
+        check_whole("vllm", self, _BOUNDS)
         if self.max_model_len < 1:
             raise EngineError("vllm: max_model_len is 0; a request has at least one token")
         if self.tensor_parallel_size % self.decode_context_parallel_size:
