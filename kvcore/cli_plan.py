@@ -162,8 +162,8 @@ def _attention_ranks(own: dict[str, Any], tp: int, dp: int) -> tuple[int, int]:
 def _split(model: Model, wanted: Deployment, options: argparse.Namespace, users: int | None) -> Deployment:
     """The deployment on `--gpus` GPUs.
 
-    Without --tp all that the other sides leave are tensor-parallel where the engine can; else the first split that it
-    can in which the users fit, else the first that it can. With --tp and without --dp the rest are replicas.
+    Without --tp the first split that the engine can serve in which the users fit, tensor parallel before others; see
+    `first_split`. With --tp and without --dp the rest are replicas.
     UnitError where the sides do not make that many GPUs.
     """
     if options.gpus is None:
@@ -182,11 +182,9 @@ def _split(model: Model, wanted: Deployment, options: argparse.Namespace, users:
 
 
 def _first_split(model: Model, wanted: Deployment, options: argparse.Namespace, users: int | None) -> Deployment:
-    from kvcore.plan.answers import most_users
+    from kvcore.plan.answers import first_split
     from kvcore.plan.shards import check, shards
 
-    if not check(model, wanted):
-        return wanted
     asked = {name: getattr(wanted, name) for name in ("pp", "dp", "dcp") if getattr(options, name) is not None}
     valid = [
         tried
@@ -194,8 +192,7 @@ def _first_split(model: Model, wanted: Deployment, options: argparse.Namespace, 
         if not check(model, tried := _switched(shard.onto(wanted), wanted))
         and all(getattr(tried, name) == value for name, value in asked.items())
     ]
-    fitting = (tried for tried in valid if most_users(model, tried, tried.context).low >= (users or 1))
-    return next(fitting, valid[0] if valid else wanted)
+    return first_split(model, valid, users or 1) if valid else wanted
 
 
 def _switched(split: Deployment, wanted: Deployment) -> Deployment:

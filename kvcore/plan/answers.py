@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kvcore.model.model import Model
@@ -13,6 +14,8 @@ from kvcore.plan.shards import shards
 
 # GPU counts that are tried: doubling, as systems are built.
 GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+# Splits that are tried before the best of them is taken; those behind are odd ones.
+SPLITS_TRIED = 12
 # The largest share that is tried: a driver always keeps something.
 MOST_HUNDREDTHS = 99
 
@@ -30,6 +33,21 @@ def longest_context(model: Model, deployment: Deployment, users: int) -> Ends[in
 def fits(model: Model, deployment: Deployment, users: int) -> bool:
     """Whether so many requests of the deployment's context fit at the safe end."""
     return basis(model, deployment).requests(deployment.context).low >= users
+
+
+def first_split(model: Model, tried: Sequence[Deployment], users: int) -> Deployment:
+    """Of valid splits of the same GPUs the first in which the users fit at the safe end, else the first that starts.
+
+    `tried` is in the order of `shards`, tensor parallel first, and not empty: what most would choose comes first. No
+    more than the first dozen are looked at; where none of them starts it is the very first.
+    """
+    starts: Deployment | None = None
+    for one in tried[:SPLITS_TRIED]:
+        held = basis(model, one).requests(one.context).low
+        if held >= users:
+            return one
+        starts = one if starts is None and held else starts
+    return tried[0] if starts is None else starts
 
 
 def fewest_gpus(model: Model, deployment: Deployment, users: int, engine_splits: bool = True) -> Deployment | None:

@@ -263,7 +263,7 @@ def _read_split(text: str) -> str:
 def _read_have(text: str) -> str:
     plain = text.strip()
     # Half of those who read it off a log write the bare number of GiB that stands there.
-    number = plain.replace(".", "", 1)
+    number = plain.replace(",", "").replace(".", "", 1)
     plain = f"{plain} GiB" if number.isascii() and number.isdigit() else plain
     if plain and not 0 < parse_bytes(plain) < 2**60:
         raise UnitError(f"memory for the cache: {text[:20]!r} is not more than 0 B, such as 40 GiB")
@@ -330,8 +330,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "answer": parse_tokens,
     "thinking": parse_tokens,
     "shared": parse_tokens,
-    "people": _whole("people", 0, 10**7),
-    "active": _whole("active share", 0, 100),
+    "people": _whole("people", 1, 10**7),
+    "active": _whole("active share", 1, 100),
     "minute": _number("requests a minute", 10**4),
     "seconds": _whole("seconds of a request", 0, 10**6),
     "host": _whole("CPU memory in GiB", 0, 10**6),

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
+from kvcore.plan.answers import first_split
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import Grid, grid
 from kvcore.plan.options import AUTO, ConcurrencyOptions, Split, deployment, read_split, split_of
@@ -17,8 +18,6 @@ from kvcore.scenario import Scenario
 from pages.ui import plan_grid
 
 _KEPT = 64
-# Splits that are tried until one starts.
-_TRIED = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +38,13 @@ class Case:
 
 def case(model: Model, scenario: Scenario, options: ConcurrencyOptions) -> Case:
     """The plan for these choices; what an engine refuses is in the plan."""
-    split, problem = choose(model, scenario, options), ""
+    problem = ""
     try:
-        wanted = deployment(scenario, options, split)
+        deployment(scenario, options, Split())
     except KVCoreError as error:
         problem, options = str(error), replace(options, more=(), have="")
-        wanted = deployment(scenario, options, split)
+    split = choose(model, scenario, options)
+    wanted = deployment(scenario, options, split)
     users = options.requests(scenario)
     return Case(
         scenario=scenario, options=options, users=users, split=split, deployment=wanted,
@@ -53,18 +53,19 @@ def case(model: Model, scenario: Scenario, options: ConcurrencyOptions) -> Case:
 
 
 def choose(model: Model, scenario: Scenario, options: ConcurrencyOptions) -> Split:
-    """The split that was named, else the first that the engine takes and that starts, else the first at all."""
+    """The split that was named, else the first in which the users fit; see `first_split`."""
     if options.split != AUTO:
         return read_split(options.split)
-    found = [split_of(one) for one in splits(model, scenario.engine, options.count) if not one.refused]
-    for split in found[:_TRIED]:
-        try:
-            plan = planned(model, deployment(scenario, options, split), None)
-        except KVCoreError:
-            continue
-        if plan.requests is not None and plan.requests.low:
-            return split
-    return found[0] if found else Split(tp=options.count)
+    wanted = deployment(scenario, options, Split())
+    found = [one for one in splits(model, scenario.engine, options.count) if not one.refused]
+    if not found:
+        return Split(tp=options.count)
+    return split_of(_first(model, tuple(one.onto(wanted) for one in found), options.requests(scenario)))
+
+
+@lru_cache(maxsize=_KEPT)
+def _first(model: Model, tried: tuple[Deployment, ...], users: int) -> Deployment:
+    return first_split(model, tried, users)
 
 
 @lru_cache(maxsize=_KEPT)

@@ -50,7 +50,7 @@ def _keep(chosen: Chosen, case: Case) -> None:
             raise KVCoreError("Kept plans travel in the link, and this model's configuration is too large for one")
         st.session_state[plan_state.key("kept")] = keep(case.scenario, case.options)
     except KVCoreError as problem:
-        st.session_state.setdefault("problems", []).append(f"{problem}.")
+        st.session_state.setdefault("problems", []).append(words.ended(str(problem)))
 
 
 def _swap(chosen: Chosen, case: Case) -> None:
@@ -58,7 +58,7 @@ def _swap(chosen: Chosen, case: Case) -> None:
     try:
         state.show_plan(scenario, replace(options, kept=keep(case.scenario, case.options), curves=case.options.curves))
     except KVCoreError as problem:
-        st.session_state.setdefault("problems", []).append(f"{problem}.")
+        st.session_state.setdefault("problems", []).append(words.ended(str(problem)))
 
 
 def _forget() -> None:

@@ -85,24 +85,19 @@ def _any_split() -> None:
 def _split(model: Model, case: Case) -> None:
     found = plan_answers.splits(model, case.scenario.engine, case.options.count)
     valid = [split_of(one).text for one in found if not one.refused]
-    now = st.session_state[key("split")]
-    if now != AUTO and read_split(now).gpus != case.options.count:
-        now = st.session_state[key("split")] = AUTO
+    now = st.session_state[key("split")] = case.options.split
     # One that the engine refuses can be named in an address; the page then says why it is refused.
     options = [AUTO, *dict.fromkeys([*valid, *([] if now == AUTO else [now])])]
-
-    def shown(text: str) -> str:
-        return f"auto: {words.split_words(case.split)}" if text == AUTO and now == AUTO else _name(text)
-
     st.selectbox(
-        "Split", options, key=key("split"), format_func=shown,
+        "Split", options, key=key("split"), format_func=_name,
         help="Only what the engine can serve. TP splits each layer, PP the layers, replicas are whole copies, DCP "
-        "splits the tokens of a request over ranks that would hold copies.",
+        "splits the tokens of a request over ranks that would hold copies. auto is named under the title.",
     )  # fmt: skip
 
 
 def _name(text: str) -> str:
-    return "auto: the first that works" if text == AUTO else words.split_words(read_split(text))
+    # The same words whatever the plan: a browser answers with the words that it was shown, and later ones must match.
+    return "auto: the first that fits" if text == AUTO else words.split_words(read_split(text))
 
 
 def _refused(model: Model, case: Case) -> None:

@@ -16,6 +16,7 @@ from kvcore.plan.grid import Grid
 from kvcore.units import format_tokens
 from pages.ui.plain import in_chart
 from pages.ui.theme import FONT_SIZE, Chart, Palette, figure
+from pages.ui.words import plural
 
 _FIRST = 1024
 _WITHOUT_LIMIT = 2**18
@@ -199,6 +200,6 @@ def _describe(found: Grid, tokens: int, wanted: int, limit: int | None, sequence
     ends_at = f" The model's limit is {limit:,} tokens." if limit else ""
     most_at_once = f" The engine runs at most {sequences:,} at once." if sequences else ""
     return (
-        f"Requests at once that fit, by the longest request. {'; '.join(parts)}. The plan stands at {wanted:,} "
-        f"requests of {tokens:,} tokens.{ends_at}{most_at_once}"
+        f"Requests at once that fit, by the longest request. {'; '.join(parts)}. The plan stands at "
+        f"{plural(wanted, 'request')} of {plural(tokens, 'token')}.{ends_at}{most_at_once}"
     )

@@ -17,7 +17,7 @@ from kvcore.plan.options import MAX_CURVES
 from kvcore.plan.remedies import remedies, shortfall
 from kvcore.plan.traffic import Traffic
 from kvcore.plan.whatif import WhatIf, whatifs
-from kvcore.units import format_bytes, format_tokens
+from kvcore.units import format_bytes
 from pages.ui import html_table, plan_answers, plan_parts, plan_people, plan_state, theme, variant_more
 from pages.ui import plan_words as words
 from pages.ui.plain import plain
@@ -115,6 +115,9 @@ def _rows(case: Case, found: Sequence[WhatIf], prefix: str, *, with_gain: bool) 
             what.markdown(f"**{plain(one.change)}**")
             gain.markdown(_gain(one, with_gain))
             price.caption(plain(one.price))
+            if one.deployment == case.deployment and one.users in (None, case.users):
+                # What is gained lies in the prompts and not in the server.
+                continue
             button.button(
                 "Apply", key=f"{prefix}_{at}", on_click=plan_parts.go, args=(case, one.deployment, one.users),
                 help=plain(one.change), width="stretch",
@@ -122,6 +125,8 @@ def _rows(case: Case, found: Sequence[WhatIf], prefix: str, *, with_gain: bool) 
 
 
 def _gain(one: WhatIf, with_factor: bool) -> str:
+    if one.kind == "prefix":
+        return plain(one.gain_words)
     held = "" if one.plan is None or one.plan.requests is None else f"{words.span(one.plan.requests)} at once"
     return f"**{words.factor(one.gain)}** · {held}" if with_factor else held
 
@@ -200,4 +205,4 @@ def _curves_title(case: Case, lines: Sequence[Curve], columns: Sequence[int]) ->
     at = min(range(len(columns)), key=lambda place: abs(columns[place] - context))
     best = max(lines[1:], key=lambda line: line.most[at].low)
     held, more = lines[0].most[at].low, best.most[at].low
-    return f"At {format_tokens(columns[at])} tokens the plan holds {held:,}, with {best.name} it would hold {more:,}"
+    return f"At {words.tokens(columns[at])} the plan holds {held:,}, with {best.name} it would hold {more:,}"

@@ -23,7 +23,7 @@ from pages.ui.words import plural
 def big_numbers(case: Case) -> list[Card]:
     """The four figures of the screen."""
     plan, context = case.plan, case.deployment.context
-    label, tokens = "Requests at once", f"of {format_tokens(context)} tokens each"
+    label, tokens = "Requests at once", f"of {words.tokens(context)} each"
     binds = Card(label="What binds", value=words.BINDS[plan.binding.kind], line=plain(plan.binding.sentence))
     if plan.requests is None or plan.longest is None or plan.kv_bytes is None:
         nothing = "no figure"

@@ -13,7 +13,7 @@ from kvcore.plan.offload import Offload, host_memory_text, offload
 from kvcore.plan.options import ConcurrencyOptions
 from kvcore.plan.presets import Preset, presets
 from kvcore.plan.traffic import Active, Expected, Fit, Traffic, active_requests, expected
-from kvcore.units import GIB, format_bytes, format_tokens
+from kvcore.units import GIB, format_bytes
 from pages.ui import cards, controls, html_table, plan_parts, plan_state
 from pages.ui import plan_words as words
 from pages.ui.cards import Card
@@ -64,13 +64,13 @@ def people(model: Model, case: Case) -> None:
         active = active_requests(traffic)
     except KVCoreError as problem:
         heading.subheader("People, and requests as long as expected", anchor=False)
-        st.warning(plain(f"{problem}."), icon=":material/info:")
+        st.warning(plain(words.ended(str(problem))), icon=":material/info:")
         return
     try:
         found = _expected(model, case.deployment, traffic)
     except KVCoreError as problem:
         heading.subheader(plain(active.sentence.rstrip(".")), anchor=False)
-        st.caption(plain(f"How many fit is not known: {problem}."))
+        st.caption(plain(words.ended(f"How many fit is not known: {problem}")))
         return
     heading.subheader(plain(_title(traffic, active, found)), anchor=False)
     columns = (("counted as", "w"), ("tokens", "n"), ("requests at once", "n"), ("people on average", "n"),
@@ -84,7 +84,7 @@ def people(model: Model, case: Case) -> None:
 def _title(traffic: Traffic, active: Active, found: Expected) -> str:
     best = next((one for one in found.fits if one.fits), None)
     who = "1 person" if traffic.people == 1 else f"{traffic.people:,} people"
-    keep = f"{who} keep{'s' if traffic.people == 1 else ''} {float(active.mean):,.4g} requests busy"
+    keep = f"{who} keep{'s' if traffic.people == 1 else ''} {words.times(float(active.mean))} requests busy"
     if best is None:
         return f"{keep}, {active.nearly_always:,} in the busiest moments: too many, however they are counted"
     how = {"worst case": "even if each grows to the limit", "expected peak": "if none grows beyond what is expected",
@@ -149,7 +149,7 @@ def _ways(model: Model, case: Case, traffic: Traffic) -> None:
     try:
         found = _presets(model, case.deployment, traffic)
     except KVCoreError as problem:
-        st.caption(plain(f"Ways to run it: {problem}."))
+        st.caption(plain(words.ended(f"Ways to run it: {problem}")))
         return
     first, last = found[0], found[-1]
     st.markdown(f"#### {plain(_ways_title(first, last))}")
@@ -171,14 +171,14 @@ def _ways_title(first: Preset, last: Preset) -> str:
     if last.requests <= first.requests or not first.requests:
         return "Three ways to run it"
     times = last.requests / first.requests
-    return f"Filling the pool instead of keeping every cache resident lets {times:.2g}× as many in"
+    return f"Filling the pool instead of keeping every cache resident lets {words.times(times)}× as many in"
 
 
 def _facts(one: Preset) -> str:
     speed, step = one.tokens_per_s_at_most, one.step
     parts = []
     if one.oversubscription is not None:
-        parts.append(f"**{one.oversubscription:.2g}×** what fits at the longest")
+        parts.append(f"**{words.times(one.oversubscription)}×** what fits at the longest")
     if step is not None and speed is not None:
         parts.append(f"≤ **{speed:,.0f}** tokens/s in all, ≥ **{words.seconds(step.seconds_at_least)}** a token")
     parts.append(
@@ -200,7 +200,7 @@ def waiting(model: Model, case: Case) -> None:
         found = _offload(model, case.deployment)
     except KVCoreError as problem:
         st.subheader("Caches of those who wait", anchor=False)
-        st.caption(plain(f"Nowhere to keep them: {problem}."))
+        st.caption(plain(words.ended(f"Nowhere to keep them: {problem}")))
         return
     if not found.request_bytes:
         st.subheader("Caches of those who wait: there are none", anchor=False)
@@ -234,14 +234,14 @@ def waiting(model: Model, case: Case) -> None:
 
 
 def _waiting_title(found: Offload) -> str:
-    times, tokens = found.times_faster_at_least, format_tokens(found.tokens)
+    times, tokens = found.times_faster_at_least, words.tokens(found.tokens)
     if times is None:
-        return f"Bringing {tokens} tokens back from CPU memory takes {words.seconds(found.back_seconds)}"
+        return f"Bringing {tokens} back from CPU memory takes {words.seconds(found.back_seconds)}"
     if times >= 1:
         return (
-            f"Bringing {tokens} tokens back from CPU memory is at least {times:,.3g}× faster than computing them again"
+            f"Bringing {tokens} back from CPU memory is at least {words.times(times)}× faster than computing them again"
         )
-    return f"Bringing {tokens} tokens back from CPU memory may be no faster than computing them again"
+    return f"Bringing {tokens} back from CPU memory may be no faster than computing them again"
 
 
 def _tier(found: Offload, host: int) -> Card:

@@ -14,6 +14,7 @@ from kvcore.errors import KVCoreError
 from kvcore.plan.options import AUTO, READERS, ConcurrencyOptions, read_split, usual_users
 from kvcore.scenario import Scenario
 from kvcore.units import format_tokens
+from pages.ui import plan_words as words
 
 _NAMES = tuple(field.name for field in fields(ConcurrencyOptions))
 _TOKENS = ("prompt", "answer", "thinking", "shared")
@@ -70,7 +71,7 @@ def options(scenario: Scenario) -> ConcurrencyOptions:
         try:
             good[name] = read(name, value) if value is not None else getattr(plain, name)
         except (KVCoreError, ValueError) as problem:
-            state.setdefault("problems", []).append(f"{problem}.")
+            state.setdefault("problems", []).append(words.ended(str(problem)))
             good.setdefault(name, getattr(plain, name))
     if good["users"] == usual_users(scenario):
         good["users"], state[_FOLLOWED] = 0, state.get(key("users"))

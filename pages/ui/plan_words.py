@@ -29,6 +29,21 @@ def to(ends: Ends[int]) -> str:
     return span(ends).replace("–", " to ")
 
 
+def times(value: float) -> str:
+    """A factor in a sentence: `2.4`, `29`, `17,200`; no exponents."""
+    return f"{value:.2g}" if value < 9.95 else f"{value:,.0f}"
+
+
+def ended(text: str) -> str:
+    """A sentence with its full stop, one and not two."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def tokens(count: int) -> str:
+    """`32K tokens`, `1 token`."""
+    return f"{format_tokens(count)} {'token' if count == 1 else 'tokens'}"
+
+
 def span_bytes(ends: Ends[int], digits: int = 1) -> str:
     """A range of bytes in one unit: `51.2–54.1 GiB`."""
     low, high = (max(0, value) for value in (ends.low, ends.high))
@@ -45,7 +60,7 @@ def split_words(split: Any) -> str:
     if split.pp > 1:
         parts.append(f"PP {split.pp}")
     if split.dp > 1:
-        parts.append(f"DP {split.dp}" if split.dp_attention or split.expert_parallel else f"{split.dp} replicas")
+        parts.append(f"DP {split.dp}" if split.dp_attention or split.expert_parallel else f"{split.dp:,} replicas")
     words = " × ".join(parts) or "one GPU"
     extra = [f"DCP {split.dcp}"] if split.dcp > 1 else []
     extra += ["expert parallel"] if split.expert_parallel else []
@@ -116,7 +131,7 @@ def scenario_line(plan: Plan, rent: str) -> str:
         f"weights in {weights}",
         f"cache in {stored}",
         f"{ENGINES[deployment.engine]}{version}",
-        f"requests of up to {deployment.context:,} tokens",
+        f"requests of up to {plural(deployment.context, 'token')}",
         *([rent] if rent else []),
     ]
     return plain(" · ".join(parts))
@@ -141,7 +156,8 @@ def grid_title(plan: Plan, half: Ends[int] | None) -> str:
     if plan.requests is None or half is None or plan.requests.low == 0:
         return "Users against context"
     context = plan.deployment.context
-    return f"{to(plan.requests)} requests of {format_tokens(context)}, or {to(half)} of {format_tokens(context // 2)}"
+    noun = "request" if plan.requests.high == 1 else "requests"
+    return f"{to(plan.requests)} {noun} of {format_tokens(context)}, or {to(half)} of {format_tokens(context // 2)}"
 
 
 def factor(value: Fraction | float | None) -> str:

@@ -144,6 +144,26 @@ def test_systems_and_engines_are_chosen_beside_the_cards(open_page: Open) -> Non
     expect(page.get_by_test_id("stExpander").filter(has_text="do not work here")).to_contain_text("DCP")
 
 
+def test_engines_and_counts_change_again_and_again(open_page: Open) -> None:
+    """The browser answers with the words of an option that it was shown, and those must not depend on the plan."""
+    page = open_page("concurrency")
+    drawn(page)
+    for engine, name in (("llama.cpp", "llama.cpp"), ("SGLang", "sglang"), ("TensorRT-LLM", "tensorrt-llm")):
+        page.get_by_role("radio", name=engine).click()
+        holds(page, engine=name)
+        settle(page)
+        expect(page.get_by_test_id("stException")).to_have_count(0)
+        expect(page.get_by_role("tab").first).to_have_text(engine)
+    for count in ("4", "3", "8"):
+        field = page.get_by_role("combobox", name="GPUs")
+        field.click()
+        field.press_sequentially(count)
+        field.press("Enter")
+        settle(page)
+        expect(page.get_by_test_id("stException")).to_have_count(0)
+        expect(page.get_by_text(f"{count} × H100 SXM5 80GB as").first).to_be_visible()
+
+
 def test_the_grid_downloads_with_its_numbers(open_page: Open) -> None:
     page = open_page(f"concurrency?{STATED}")
     drawn(page)

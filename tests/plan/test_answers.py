@@ -9,7 +9,7 @@ import pytest
 
 from kvcore.catalogue import load
 from kvcore.hardware import accelerator
-from kvcore.plan.answers import fewest_gpus, fits, least_utilization, longest_context, most_users
+from kvcore.plan.answers import fewest_gpus, first_split, fits, least_utilization, longest_context, most_users
 from kvcore.plan.basis import last_that_holds
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
@@ -65,6 +65,23 @@ def test_fewest_gpus_fits_and_half_of_them_do_not(name: str) -> None:
     assert make_plan(model, found, 10).fits
     for shard in shards(model, name, found.gpus // 2):
         assert shard.refused or not make_plan(model, shard.onto(asked), 10).fits
+
+
+def test_the_first_split_is_the_one_in_which_the_users_fit() -> None:
+    """A pool of 10 GiB on each of 8 GPUs, requests of 10 GiB in all: 8 at TP 8, less one block; 7 in all at most.
+
+    At TP 4 a request takes 2.5 GiB of each: 3 on each of 2 replicas.
+    """
+    one = plain(kv_bytes=10 * GIB)
+    eight, four = replace(one, tp=8), replace(one, tp=4, dp=2)
+    model = load(LLAMA)
+    assert first_split(model, [four, eight], 7) == eight
+    assert first_split(model, [four, eight], 6) == four
+    # Nobody holds a hundred: the first that starts, though another holds more.
+    assert first_split(model, [four, eight], 100) == four
+    short = replace(four, kv_bytes=1)
+    assert first_split(model, [short, eight], 100) == eight
+    assert first_split(model, [short], 100) == short
 
 
 def test_fewest_gpus_of_layers_on_each_gpu() -> None:
