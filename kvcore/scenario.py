@@ -12,6 +12,7 @@ import json
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from kvcore.engines.registry import engine
@@ -96,6 +97,9 @@ def _write(value: object) -> str:
         return ",".join(value)
     if isinstance(value, bool):
         return "1" if value else "0"
+    if isinstance(value, float):
+        # The shortest digits that read back as the same number, without an exponent, which no reader takes.
+        return f"{Decimal(repr(value)):f}"
     return str(value)
 
 

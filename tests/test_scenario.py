@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.engines.registry import NAMES
 from kvcore.errors import MAX_MESSAGE
 from kvcore.formats import KV_FORMATS
-from kvcore.scenario import MAX_CONFIG_CHARACTERS, Scenario, decode_config, encode_config
+from kvcore.scenario import MAX_CONFIG_CHARACTERS, Scenario, decode_config, encode_config, read_query, write_query
 from tests.models import LLAMA, catalogue_rows, config
 
 names = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="-_./"), min_size=1, max_size=60)
@@ -35,6 +38,25 @@ def test_round_trip(scenario: Scenario) -> None:
     back, problems = Scenario.from_query(scenario.to_query())
     assert problems == ()
     assert back == scenario
+
+
+@dataclass(frozen=True)
+class _Share:
+    share: float = 0.0
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.00001, "0.00001"), (0.92, "0.92"), (1e16, "10000000000000000")])
+def test_numbers_travel_without_an_exponent(share: float, text: str) -> None:
+    query = write_query(_Share(share=share))
+    assert query == {"share": text}
+    assert read_query(query, {"share": float}) == ({"share": share}, ())
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_number_reads_back(share: float) -> None:
+    query = write_query(_Share(share=share))
+    assert float(query.get("share", "0")) == share
+    assert "e" not in query.get("share", "")
 
 
 def test_defaults_leave_the_address_empty() -> None:

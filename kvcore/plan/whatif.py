@@ -24,7 +24,7 @@ from kvcore.plan.hardware_changes import other_engines, other_gpus, replicas, sp
 from kvcore.plan.offload import Offload, host_memory_text, offload
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.traffic import Traffic, expected
-from kvcore.units import GIB
+from kvcore.units import GIB, MAX_BATCH
 
 # Host memory that an offer to offload is reckoned with.
 HOST_BYTES = 256 * GIB
@@ -41,6 +41,10 @@ class WhatIf:
     `gain` is how many times more requests fit at once at the safe end, `gain_best` at best guess; None where none fit
     before, or where the gain is not one in requests at once (offloading). `gain_words` says it in words, `price` what
     it costs. `users` is set by a remedy that serves fewer.
+
+    `deployment` is the present one, and there is nothing to set, where the change is not one of the server: offloading,
+    fewer users, and a shared prefix that it would cache already. `plan` then is the present plan too; what a shared
+    prefix gains at the expected length is in `gain` and `gain_words` alone.
     """
 
     kind: Kind
@@ -163,10 +167,10 @@ def _order(one: WhatIf) -> tuple[float, float, int]:
 
 
 def _more_sequences(model: Model, before: Plan, users: int | None) -> WhatIf | None:
-    """As many sequences as the memory holds, where the engine's own number is what binds."""
+    """As many sequences as the memory holds, where the engine's own number is what binds; no more than can be said."""
     if before.binding.kind != "sequences" or before.concurrency is None:
         return None
-    each = int(before.concurrency.low / before.deployment.dp)
+    each = min(MAX_BATCH, int(before.concurrency.low / before.deployment.dp))
     now = 0 if before.requests is None else before.requests.low // before.deployment.dp
     if each <= now:
         return None
@@ -200,8 +204,8 @@ def _prefix(model: Model, before: Plan, traffic: Traffic | None) -> WhatIf | Non
         deployment=change,
         gain=together.low / apart.low,
         gain_best=together.best / apart.best,
-        gain_words=f"{apart.low:,} → {together.low:,} requests of {found.peak.tokens:,} tokens at once "
-        f"(× {together.low / apart.low:.3g}), at the safe end, against each holding its own copy",
+        gain_words=f"{apart.low:,} → {together.low:,} requests of {found.peak.tokens:,} tokens, the expected length, "
+        f"at once (× {together.low / apart.low:.3g}), at the safe end, against each holding its own copy",
         price="What comes before the first difference must be the same token for token; nothing is lost in quality.",
         plan=found.plan,
     )

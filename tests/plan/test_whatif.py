@@ -103,7 +103,11 @@ def test_traffic_caps_the_context_and_shares_a_prefix() -> None:
     assert found["context 5,120"].gain == pytest.approx(32_768 / 5120, rel=1e-3)
     assert "expected length" in found["context 5,120"].change
     assert found["shared prefix"].gain == pytest.approx(125 / 76)
-    assert "76 → 125" in found["shared prefix"].gain_words
+    assert found["shared prefix"].gain_words.startswith(
+        "76 → 125 requests of 5,120 tokens, the expected length, at once (× 1.64)"
+    )
+    # The server shares what is the same without being told.
+    assert found["shared prefix"].deployment == STATED
     alone = by_name(LLAMA, STATED, replace(traffic, shared_prefix_tokens=0))
     assert "shared prefix" not in alone
 
@@ -122,6 +126,13 @@ def test_more_sequences_where_their_number_binds() -> None:
     assert more.gain == pytest.approx(3.84)
     # A smaller cache gains nothing there.
     assert "fp8 cache" not in found
+
+
+def test_no_more_sequences_than_can_be_said() -> None:
+    """2^43 B hold 26,843,545 requests of one block of 16 × 20 KiB; an address and a command take 1,000,000."""
+    deployment = replace(STATED, tp=8, context=16, max_num_seqs=100, max_num_batched_tokens=10**7, kv_bytes=2**43)
+    more = next(one for one in whatifs(LLAMA, deployment) if one.kind == "sequences")
+    assert more.deployment.max_num_seqs == 1_000_000
 
 
 def test_from_none_to_some() -> None:
