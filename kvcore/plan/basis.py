@@ -11,6 +11,7 @@ from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.fill import Fill, Filler, filler
+from kvcore.plan.machines import not_followed
 from kvcore.plan.pool_ranges import PoolRanges, Sizes
 from kvcore.plan.pools import Pool, loaded_weights, pools, usable_share
 from kvcore.plan.shards import check
@@ -148,6 +149,8 @@ def basis(model: Model, deployment: Deployment) -> Basis:
     """
     limit = model.context_limit
     context = max(1, deployment.context if limit is None else min(deployment.context, limit))
+    if refused := not_followed(deployment.engine, deployment.gpu):
+        return Basis(model=model, deployment=deployment, reason="engine", refused=refused, limit=limit)
     try:
         if refused := check(model, deployment):
             return Basis(model=model, deployment=deployment, reason="split", refused=refused, limit=limit)

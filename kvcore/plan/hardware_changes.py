@@ -11,20 +11,12 @@ from kvcore.model.model import Model
 from kvcore.plan.changes import CACHE_FORMATS, Change
 from kvcore.plan.deployment import MAX_GPUS, Deployment
 from kvcore.plan.hourly import cost_words
+from kvcore.plan.machines import runs_on
 from kvcore.plan.shard_words import split_name, split_price
 from kvcore.plan.shards import shards
 from kvcore.plan.sharing import SLOTS
 from kvcore.units import GIB
 
-# Vendors whose accelerators an engine runs on, as far as its rules are followed here.
-VENDORS = {
-    "vllm": ("NVIDIA", "AMD", "Intel"),
-    "sglang": ("NVIDIA",),
-    "tensorrt-llm": ("NVIDIA",),
-    "transformers": ("NVIDIA", "AMD", "Intel", "Apple"),
-    "llama.cpp": ("NVIDIA", "AMD", "Intel", "Apple"),
-    "ollama": ("NVIDIA", "AMD", "Apple"),
-}
 # GPUs whose memories differ by less are of one size.
 _ONE_SIZE = 8 * GIB
 
@@ -134,11 +126,6 @@ def larger_gpus(gpu: Accelerator, most: int = 2) -> tuple[Accelerator, ...]:
     for other in sorted(larger, key=lambda one: (one.reported_bytes is None, -one.bandwidth_bytes_per_s)):
         by_size.setdefault(other.memory_bytes // _ONE_SIZE, other)
     return tuple(sorted(by_size.values(), key=lambda one: one.memory_bytes))[:most]
-
-
-def runs_on(engine: str, gpu: Accelerator) -> bool:
-    """Whether an engine runs on accelerators of that vendor; one that was typed in is taken as one of NVIDIA's."""
-    return gpu.vendor == "custom" or (gpu.vendor in VENDORS.get(engine, ()) and gpu.form != "CPU socket")
 
 
 def _form(gpu: Accelerator) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvcore.engines.llamacpp.settings import MAX_SLOTS
 from kvcore.engines.registry import engine
+from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.llamacpp import FIXED
@@ -21,6 +22,7 @@ from kvcore.plan.launch_tensorrt_llm import tensorrt_llm
 from kvcore.plan.launch_transformers import transformers
 from kvcore.plan.launch_vllm import vllm
 from kvcore.plan.launch_words import Command, model_reference
+from kvcore.plan.machines import not_followed
 
 if TYPE_CHECKING:
     from kvcore.plan.plan import Plan
@@ -43,6 +45,8 @@ def launch(model: Model, deployment: Deployment, users: int | None = None) -> Co
     Raises EngineError or UnitError for what the engine or its options do not allow.
     """
     name = engine(deployment.engine).name
+    if refused := not_followed(name, deployment.gpu):
+        raise EngineError(refused)
     each = None if users is None else -(-users // deployment.dp)
     settings = engine_settings(model, deployment, deployment.context, _slots(name, deployment, each))
     reference, notes = model_reference(model.name)

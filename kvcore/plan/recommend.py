@@ -12,8 +12,8 @@ from kvcore.model.model import Model
 from kvcore.plan.basis import Basis
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
-from kvcore.plan.hardware_changes import runs_on
 from kvcore.plan.hourly import Hourly, hourly
+from kvcore.plan.machines import runs_on
 from kvcore.plan.shard_words import split_name
 from kvcore.plan.split_search import Search
 from kvcore.units import MAX_BATCH, check_tokens

@@ -9,7 +9,7 @@ import pytest
 from kvcore.hardware import accelerator
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.hardware_changes import larger_gpus, replicas, runs_on, splits
+from kvcore.plan.hardware_changes import larger_gpus, replicas, splits
 from kvcore.plan.plan import make_plan
 from kvcore.plan.quality_words import cache_quality
 from kvcore.plan.traffic import Traffic
@@ -159,13 +159,6 @@ def test_larger_gpus_are_of_the_same_make() -> None:
     assert "b200" in names
     assert all(accelerator(name).vendor == "NVIDIA" and accelerator(name).form.startswith("SXM") for name in names)
     assert larger_gpus(accelerator("mi355x")) == ()
-
-
-def test_engines_run_on_what_they_run_on() -> None:
-    assert runs_on("vllm", accelerator("mi300x"))
-    assert not runs_on("tensorrt-llm", accelerator("mi300x"))
-    assert not runs_on("vllm", accelerator("epyc-9654"))
-    assert runs_on("llama.cpp", accelerator("apple-m3-ultra-512"))
 
 
 def test_another_engine_comes_with_its_own_defaults() -> None:
