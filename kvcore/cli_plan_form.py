@@ -10,6 +10,8 @@ from kvcore.errors import EngineError, UnitError
 from kvcore.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvcore.plan.deployment import Deployment
     from kvcore.plan.ends import Ends
     from kvcore.plan.plan import Plan
@@ -140,21 +142,16 @@ def plan_as_text(plan: Plan) -> str:
     head += f" {split_words(deployment)}"
     rows = [
         f"{head} · {'fits' if plan.fits else 'does NOT fit'}: {asked}",
-        f"  {'of each GPU':<18}{'low':>12}{'best':>12}{'high':>12}",
-        f"  {'weights':<18}{'':>12}{format_bytes(max(pool.weights_bytes for pool in plan.pools)):>12}",
+        _row("of each GPU", "low", "best", "high"),
+        _row("weights", "", format_bytes(max(pool.weights_bytes for pool in plan.pools)), ""),
     ]
-    lines: list[tuple[str, Ends[int]]] = [(part.name, part.bytes) for part in tightest.overheads.parts]
-    lines += [("left for the cache", plan.kv_bytes)] if plan.kv_bytes is not None else []
-    rows += [
-        f"  {name:<18}{format_bytes(ends.low):>12}{format_bytes(ends.best):>12}{format_bytes(ends.high):>12}"
-        for name, ends in lines
-    ]
+    rows += [_ends_row(part.name, part.bytes, format_bytes) for part in tightest.overheads.parts]
+    if plan.kv_bytes is not None:
+        rows.append(_ends_row("left for the cache", plan.kv_bytes, _left))
     if plan.tokens is not None:
-        rows.append(f"  {'tokens':<18}{plan.tokens.low:>12,}{plan.tokens.best:>12,}{plan.tokens.high:>12,}")
+        rows.append(_ends_row("tokens", plan.tokens, "{:,}".format))
     if plan.requests is not None:
-        rows.append(
-            f"  {'requests at once':<18}{plan.requests.low:>12,}{plan.requests.best:>12,}{plan.requests.high:>12,}"
-        )
+        rows.append(_ends_row("requests at once", plan.requests, "{:,}".format))
     rows.append(f"  {plan.binding.sentence}")
     rows += [f"  would fit: {remedy.change}" for remedy in _remedies(plan)[:SHOWN]]
     text, files, notes = _command(plan)
@@ -163,3 +160,16 @@ def plan_as_text(plan: Plan) -> str:
     for name, content in files:
         rows += [f"  {name}:", *(f"    {line}" for line in content.splitlines())]
     return "\n".join(rows)
+
+
+def _row(name: str, *cells: str) -> str:
+    """One line of the table; what is wider than its column still stands apart from the next."""
+    return f"  {name:<19}" + "".join(f" {cell:>15}" for cell in cells)
+
+
+def _ends_row(name: str, ends: Ends[int], write: Callable[[int], str]) -> str:
+    return _row(name, write(ends.low), write(ends.best), write(ends.high))
+
+
+def _left(size: int) -> str:
+    return format_bytes(size) if size >= 0 else f"{format_bytes(-size)} short"

@@ -50,6 +50,11 @@ def format_count(n: int | float) -> str:
     return f"{n:,.0f}"
 
 
+def plural(count: int, noun: str) -> str:
+    """`1 layer`, `1,024 layers`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def format_tokens(n: int) -> str:
     """Tokens as people say them where that is exact: `8K`, `128K`, `1M`; otherwise with thousands separators."""
     if n >= MIB and n % MIB == 0:

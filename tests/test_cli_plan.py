@@ -180,6 +180,25 @@ def test_without_json_it_is_a_short_table(capsys: pytest.CaptureFixture[str]) ->
     assert len(out.splitlines()) < 30
 
 
+def test_columns_of_the_table_stand_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """2^50 B a GPU: tokens and requests of more than twelve characters; the three of a line are three words."""
+    _, out, _ = run(
+        capsys, LLAMA_70B, "--gpu", "h100-sxm", "--gpus", "4096", "--tp", "8", "--context", "16", "--kv-gib", "1048576"
+    )
+    (line,) = (line for line in out.splitlines() if line.startswith("  tokens "))
+    low, best, high = line.removeprefix("  tokens").split()
+    assert low == best == high
+    assert len(low) > 12
+
+
+def test_what_is_missing_is_said_as_short(capsys: pytest.CaptureFixture[str]) -> None:
+    """131 GiB of weights on a GPU of 80 GB."""
+    _, out, _ = run(capsys, LLAMA_70B, "--gpu", "h100-sxm", "--tp", "1", "--context", "8K")
+    (line,) = (line for line in out.splitlines() if line.startswith("  left for the cache "))
+    assert line.count(" GiB short") == 3
+    assert "-" not in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind"),
     [

@@ -8,7 +8,7 @@ from typing import Literal
 from kvcore.plan.basis import Basis, sizes
 from kvcore.plan.ends import Ends
 from kvcore.plan.fill import Fill, Filler
-from kvcore.units import format_bytes
+from kvcore.units import format_bytes, plural
 
 Kind = Literal["engine", "split", "weights", "overheads", "cache", "sequences", "context limit", "nothing"]
 
@@ -46,7 +46,7 @@ def memory_gone(basis: Basis) -> Binding | None:
     if pool.kv_bytes.low > 0:
         return None
     where = f" of stage {pool.stage}" if len(basis.pools) > 1 else ""
-    have = f"{format_bytes(pool.usable_bytes)} of a {basis.deployment.gpu.name}{where}"
+    have = f"{format_bytes(pool.usable_bytes)} of {basis.deployment.gpu.name}{where}"
     weights = format_bytes(pool.weights_bytes)
     if pool.weights_bytes >= pool.usable_bytes:
         return Binding(kind="weights", sentence=f"The weights alone take {weights} of each GPU, more than the {have}.")
@@ -82,7 +82,7 @@ def running_out(basis: Basis, users: int | None, fills: Ends[Fill] | None, reque
     if filler is not None and most is not None and (fills is None or fills.low.requests >= most):
         return Binding(kind="sequences", sentence=_allowed(basis, filler, most, fills))
     if filler is not None and fills is not None and fills.low.by_sequences:
-        text = f"{filler.sequences_name} is chosen by the engine and allows {requests.low:,} requests at once."
+        text = f"{filler.sequences_name} is chosen by the engine and allows {plural(requests.low, 'request')} at once."
         return Binding(kind="sequences", sentence=text)
     if filler is None or fills is None:
         return Binding(kind="nothing", sentence=f"{basis.model.name} keeps no cache, so nothing runs out.")
@@ -91,7 +91,7 @@ def running_out(basis: Basis, users: int | None, fills: Ends[Fill] | None, reque
 
 def _allowed(basis: Basis, filler: Filler, most: int, fills: Ends[Fill] | None) -> str:
     replicas = basis.deployment.dp
-    text = f"{filler.sequences_name} allows {most:,} {'request' if most == 1 else 'requests'} at once"
+    text = f"{filler.sequences_name} allows {plural(most, 'request')} at once"
     if replicas > 1:
         text += f" on each of {replicas} replicas"
     if fills is not None and fills.low.requests > most:
@@ -113,7 +113,7 @@ def _cache(basis: Basis, filler: Filler, users: int | None, requests: Ends[int])
         text += f" for the cache{end}"
         return f"{text}.{hope}" if one > left else f"{text}, with which {basis.deployment.engine} does not start.{hope}"
     each = held // replicas
-    text = f"{format_bytes(left)} of {where}{end} hold {each:,} {'request' if each == 1 else 'requests'} of "
+    text = f"{format_bytes(left)} of {where}{end} hold {plural(each, 'request')} of "
     text += f"{context:,} tokens, {format_bytes(one)} each"
     if basis.deployment.engine == "vllm" and left // one > each:
         # What the pool divides into is one more: the null block is missing to the last of them.

@@ -15,7 +15,7 @@ from kvcore.plan.machines import runs_on
 from kvcore.plan.shard_words import split_name, split_price
 from kvcore.plan.shards import shards
 from kvcore.plan.sharing import SLOTS
-from kvcore.units import GIB
+from kvcore.units import GIB, plural
 
 # GPUs whose memories differ by less are of one size.
 _ONE_SIZE = 8 * GIB
@@ -65,11 +65,11 @@ def splits(model: Model, deployment: Deployment, gpus: int) -> Iterator[Change]:
 
 def more_gpus_to(deployment: Deployment, after: Deployment) -> Change:
     """Another number of the same GPUs, split in a given way."""
-    name = f"{after.gpus:,} {'GPU' if after.gpus == 1 else 'GPUs'}: {split_name(after)}"
+    name = f"{plural(after.gpus, 'GPU')}: {split_name(after)}"
     return Change(
         kind="more GPUs",
         name=name,
-        change=f"{after.gpus:,} GPUs instead of {deployment.gpus:,}, split as {split_name(after)}",
+        change=f"{plural(after.gpus, 'GPU')} instead of {deployment.gpus:,}, split as {split_name(after)}",
         deployment=after,
         price=_sentence(cost_words(deployment, after), *split_price(deployment, after)),
     )

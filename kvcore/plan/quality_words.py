@@ -37,7 +37,8 @@ def _example(model_name: str, format_name: str, levers: tuple[str, ...]) -> str:
         return ""
     own = [row for row in rows if _same(model_name, row.model)]
     row = max(own or rows, key=_harm)
-    whose = "This model" if own else row.model[:1].upper() + row.model[1:]
+    # The name of a model stays as it is written.
+    whose = "This model" if own else "A model that is not named" if row.model == "not stated" else row.model
     return f"{whose}: {row.metric} {row.value:g} instead of {row.baseline:g} {row.unit} ({row.source})."
 
 

@@ -25,7 +25,7 @@ from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.pools import usable_share
 from kvcore.plan.recommend import recommend
 from kvcore.plan.whatif import WhatIf, gain_words
-from kvcore.units import MIB, format_bytes
+from kvcore.units import MIB, format_bytes, plural
 
 MOST_PAIRS = 4
 # Numbers of the same GPU that are tried, doubling as systems are built.
@@ -57,13 +57,13 @@ def shortfall(model: Model, deployment: Deployment, users: int | None = None) ->
     if needed is None or needed <= plan.kv_bytes.low:
         return None
     have, wanted = plan.kv_bytes.low, users or 1
-    noun, verb = ("request", "needs") if wanted == 1 else ("requests", "need")
+    verb = "needs" if wanted == 1 else "need"
     there = f"{format_bytes(have)} are there at the safe end"
     if have < 0:
         there = f"weights and overheads alone may take {format_bytes(-have)} more than there is"
     sentence = (
-        f"{wanted:,} {noun} of {deployment.context:,} tokens {verb} {format_bytes(needed)} of cache on each GPU, "
-        f"{there}: {format_bytes(needed - have)} are missing."
+        f"{plural(wanted, 'request')} of {deployment.context:,} tokens {verb} {format_bytes(needed)} of cache on each "
+        f"GPU, {there}: {format_bytes(needed - have)} are missing."
     )
     return Shortfall(needed_bytes=needed, available_bytes=have, missing_bytes=needed - have, sentence=sentence)
 
@@ -131,8 +131,8 @@ def _sequences(before: Plan, deployment: Deployment, users: int | None) -> Itera
     each = -(-users // deployment.dp)
     yield Change(
         kind="sequences",
-        name=f"{each:,} sequences",
-        change=f"Let {each:,} requests run at once on each replica",
+        name=plural(each, "sequence"),
+        change=f"Let {plural(each, 'request')} run at once on each replica",
         deployment=replace(deployment, max_num_seqs=each),
         price="Larger batches: every request's tokens come slower, all together more.",
     )
@@ -156,13 +156,16 @@ def _demands(model: Model, before: Plan, deployment: Deployment, users: int | No
     if users is not None and 1 <= most < users:
         change = Change(
             kind="users",
-            name=f"{most:,} users",
-            change=f"Serve {most:,} requests at once instead of {users:,}",
+            name=plural(most, "user"),
+            change=f"Serve {plural(most, 'request')} at once instead of {users:,}",
             deployment=deployment,
             price="The others wait in the queue.",
         )
         fewer = _fitting(model, before, change, most)
-        found.append(None if fewer is None else replace(fewer, users=most))
+        words = (
+            f"{users:,} → {plural(most, 'request')} of {deployment.context:,} tokens at once, which fit at the safe end"
+        )
+        found.append(None if fewer is None else replace(fewer, users=most, gain_words=words))
     return [one for one in found if one is not None]
 
 

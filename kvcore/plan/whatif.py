@@ -24,7 +24,7 @@ from kvcore.plan.hardware_changes import other_engines, other_gpus, replicas, sp
 from kvcore.plan.offload import Offload, host_memory_text, offload
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.traffic import Traffic, expected
-from kvcore.units import GIB, MAX_BATCH
+from kvcore.units import GIB, MAX_BATCH, plural
 
 # Host memory that an offer to offload is reckoned with.
 HOST_BYTES = 256 * GIB
@@ -176,8 +176,8 @@ def _more_sequences(model: Model, before: Plan, users: int | None) -> WhatIf | N
         return None
     change = Change(
         kind="sequences",
-        name=f"{each:,} sequences",
-        change=f"Let {each:,} requests run at once on each replica instead of {now:,}",
+        name=plural(each, "sequence"),
+        change=f"Let {plural(each, 'request')} run at once on each replica instead of {now:,}",
         deployment=replace(before.deployment, max_num_seqs=each),
         price="Larger batches: every request's tokens come slower, all together more.",
     )

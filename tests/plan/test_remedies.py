@@ -56,6 +56,7 @@ def test_fewer_users() -> None:
     four = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4, kv_bytes=30 * GIB + 16 * 81_920)
     found = {one.kind: one for one in remedies(LLAMA, four, 20)}
     assert found["users"].users == 12
+    assert found["users"].gain_words == "20 → 12 requests of 32,768 tokens at once, which fit at the safe end"
     assert found["users"].deployment == four
     assert "queue" in found["users"].price
     assert found["context"].deployment.context == longest_context(LLAMA, four, 20).low
@@ -63,6 +64,13 @@ def test_fewer_users() -> None:
     assert missing is not None
     # 20 × 2,048 blocks of 1,280 KiB.
     assert missing.needed_bytes // (2048 * 16 * 81_920) == 20
+
+
+def test_one_is_one() -> None:
+    """3 GiB a GPU hold one request of 2.5 GiB."""
+    four = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4, kv_bytes=3 * GIB)
+    fewer = next(one for one in remedies(LLAMA, four, 2) if one.kind == "users")
+    assert (fewer.name, fewer.change) == ("1 user", "Serve 1 request at once instead of 2")
 
 
 def test_what_fits_needs_no_remedy() -> None:
