@@ -20,6 +20,7 @@ from kvcore.plan.speed import decode_bound, prefill_bound, seconds_text
 from kvcore.plan.traffic import Expected, Traffic, expected
 from kvcore.size import Term
 from kvcore.timing import Bound
+from kvcore.units import plural
 
 Kind = Literal["latency", "balanced", "throughput"]
 KINDS: tuple[Kind, ...] = ("latency", "balanced", "throughput")
@@ -169,7 +170,7 @@ def _changes(before: Deployment, after: Deployment) -> tuple[str, ...]:
 
 def _sentence(kind: Kind, requests: int, worst: int, chance: float, step: Bound | None, again: Bound | None) -> str:
     text = f"Tuned for {kind}: " if kind != "balanced" else "Balanced: "
-    text += f"{requests:,} requests at once"
+    text += f"{plural(requests, 'request')} at once"
     if worst:
         text += f", {requests / worst:.3g} times what fits at max_model_len"
     if step is not None:
@@ -185,7 +186,7 @@ def _sentence(kind: Kind, requests: int, worst: int, chance: float, step: Bound 
 
 
 def _terms(requests: int, worst: int, over: float | None, chance: float, step: Bound | None) -> tuple[Term, ...]:
-    terms = [Term(name="let in at once", formula=f"{requests:,} requests", value=requests, unit="requests")]
+    terms = [Term(name="let in at once", formula=plural(requests, "request"), value=requests, unit="requests")]
     if over is not None:
         text = f"{requests:,} / {worst:,} that fit at max_model_len = {over:.4g}"
         terms.append(Term(name="oversubscription", formula=text, value=over, unit="times", knowledge="estimated"))

@@ -124,9 +124,8 @@ def gain_words(before: Plan, after: Plan, gain: float | None) -> str:
     """`12 → 25 requests of 32,768 tokens at once (× 2.08), at the safe end`."""
     was, now = (0 if plan.requests is None else plan.requests.low for plan in (before, after))
     length = after.deployment.context
-    noun = f"requests of {length:,} tokens"
-    if length != before.deployment.context:
-        noun = f"requests, now of {length:,} tokens,"
+    noun = "request" if now == 1 else "requests"
+    noun += f", now of {length:,} tokens," if length != before.deployment.context else f" of {length:,} tokens"
     times = "" if gain is None else f" (× {gain:.3g})"
     return f"{was:,} → {now:,} {noun} at once{times}, at the safe end"
 
@@ -204,8 +203,8 @@ def _prefix(model: Model, before: Plan, traffic: Traffic | None) -> WhatIf | Non
         deployment=change,
         gain=together.low / apart.low,
         gain_best=together.best / apart.best,
-        gain_words=f"{apart.low:,} → {together.low:,} requests of {found.peak.tokens:,} tokens, the expected length, "
-        f"at once (× {together.low / apart.low:.3g}), at the safe end, against each holding its own copy",
+        gain_words=f"{apart.low:,} → {plural(together.low, 'request')} of {found.peak.tokens:,} tokens, the expected "
+        f"length, at once (× {together.low / apart.low:.3g}), at the safe end, against each holding its own copy",
         price="What comes before the first difference must be the same token for token; nothing is lost in quality.",
         plan=found.plan,
     )

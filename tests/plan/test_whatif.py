@@ -39,6 +39,12 @@ def test_formats_and_lengths_in_a_stated_pool() -> None:
     assert {one.kind for one in found.values()} <= {"cache format", "context", "more GPUs", "offload"}
 
 
+def test_one_request_is_one() -> None:
+    """1.5 GiB a GPU hold none of 2.5 GiB, and one of half that size."""
+    found = by_name(LLAMA, replace(STATED, kv_bytes=3 * GIB // 2))
+    assert found["fp8 cache"].gain_words == "0 → 1 request of 32,768 tokens at once, at the safe end"
+
+
 @pytest.mark.parametrize("deployment", [FOUR_H100, STATED, replace(FOUR_H100, engine="sglang")])
 def test_each_can_be_adopted_and_gains_what_it_says(deployment: Deployment) -> None:
     before = make_plan(LLAMA, deployment)
