@@ -10,6 +10,7 @@ from pages.ui import (
     plan_compare,
     plan_controls,
     plan_examples,
+    plan_hardware,
     plan_launch,
     plan_levers,
     plan_people,
@@ -36,6 +37,7 @@ with st.container(key="memory_section", gap="xsmall"):
 with st.container(key="cells_section", gap="xsmall"):
     parts.cells(model, case, colours)
 levers = st.container(key="levers_section", gap="xsmall")
+hardware = st.container(key="hardware_section", gap="xsmall")
 with st.container(key="compare_section", gap="xsmall"):
     plan_compare.section(chosen, case)
 with st.container(key="launch_section", gap="xsmall"):
@@ -51,3 +53,5 @@ with mend:
     plan_levers.mend(model, case)
 with levers:
     plan_levers.levers(model, case, colours)
+with hardware:
+    plan_hardware.section(model, case)

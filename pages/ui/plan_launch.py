@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import streamlit as st
 
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import NAMES, engine
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
 from kvcore.plan.deployment import Deployment
@@ -29,15 +29,42 @@ def _command(model: Model, wanted: Deployment, users: int) -> Command | str:
         return str(problem)
 
 
+@lru_cache(maxsize=128)
+def _logged(model: Model, wanted: Deployment, kv_bytes: int) -> tuple[str, ...]:
+    """What one replica would log about such a pool; nothing where the engine logs nothing or refuses."""
+    try:
+        return engine(wanted.engine).capacity(model, wanted.settings(model), kv_bytes).log_lines
+    except KVCoreError:
+        return ()
+
+
+def _log(model: Model, case: Case) -> None:
+    """The lines to look for in the server's log, at the safe end and at best guess."""
+    pool = case.plan.kv_bytes
+    if pool is None or pool.low <= 0 or case.plan.requests is None or case.deployment.pp > 1:
+        return
+    lines = _logged(model, case.deployment, pool.best)
+    if not lines:
+        return
+    least = _logged(model, case.deployment, pool.low)
+    st.caption("It will log about this, at best guess" + (":" if least == lines else "; at the safe end, below it:"))
+    st.code("\n".join(lines if least == lines else (*lines, "", *least)), language=None, wrap_lines=True)
+
+
 def commands(model: Model, case: Case) -> None:
     """One tab an engine, the plan's own first."""
-    st.subheader("Start it so", anchor=False)
+    st.subheader("The command that starts it", anchor=False)
     mine = case.deployment.engine
     names = [mine, *(name for name in NAMES if name != mine)]
     for tab, name in zip(st.tabs([ENGINES[name] for name in names], key="launch"), names, strict=True):
         with tab:
             wanted = case.deployment if name == mine else _with(model, case, name)
+            if name == mine and not case.plan.fits:
+                lacks = "does not start" if case.plan.requests is None or not case.plan.requests.low else "is too small"
+                st.caption(f"As planned it {lacks} for these users: see above what makes it fit.")
             _tab(_command(model, wanted, case.users), name)
+            if name == mine:
+                _log(model, case)
     st.caption(
         "Only what differs from the engine’s defaults, or what the plan relies on. Another engine holds another number."
     )

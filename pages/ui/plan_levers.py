@@ -28,6 +28,7 @@ from pages.ui.words import plural
 _SHOWN = 8
 # Kinds of change that cost quality, which the least of them cost least.
 _MILDEST = ("cache format", "weight format")
+_BOUGHT = ("more GPUs", "GPU")
 _DRAWN = 3
 
 
@@ -59,7 +60,9 @@ def mend(model: Model, case: Case) -> None:
     if not found:
         st.caption("No single change of this GPU, split, format or engine makes it fit.")
         return
-    _rows(case, found[:_SHOWN], "mend", with_gain=False)
+    # To serve fewer is to give up: last of what is shown.
+    shown = sorted(found[:_SHOWN], key=lambda one: one.users is not None)
+    _rows(case, shown, "mend", with_gain=False)
 
 
 def _mend_title(model: Model, case: Case, found: Sequence[WhatIf]) -> str:
@@ -98,8 +101,8 @@ def _best(found: Sequence[WhatIf]) -> list[WhatIf]:
     for one in found:
         if one.kind in _MILDEST or one.kind not in first:
             first[one.kind] = one
-    # Shorter requests are another question than more of the same.
-    return sorted(first.values(), key=lambda one: (one.kind == "context", -(one.gain or math.inf)))
+    # What nobody has to buy comes first; shorter requests are another question than more of the same.
+    return sorted(first.values(), key=lambda one: (one.kind == "context", one.kind in _BOUGHT, -(one.gain or math.inf)))
 
 
 def _title(one: WhatIf) -> str:

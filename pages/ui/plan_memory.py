@@ -78,7 +78,9 @@ def _share(pool: Pool, wanted: int, stages: int) -> Share:
 
 
 def _name(pool: Pool, stages: int) -> str:
-    each = "the one GPU" if pool.gpus == 1 else f"each of {pool.gpus:,} GPUs"
+    if stages > 1 and pool.gpus == 1:
+        return f"GPU {pool.stage + 1} of {stages}"
+    each = "the GPU" if pool.gpus == 1 else f"each of {pool.gpus:,} GPUs"
     return f"{each}, stage {pool.stage + 1} of {stages}" if stages > 1 else each
 
 

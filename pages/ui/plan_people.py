@@ -161,7 +161,7 @@ def _ways(model: Model, case: Case, traffic: Traffic) -> None:
             st.markdown(_facts(one))
             st.caption(plain(one.trade))
             st.button(
-                "Run it so", key=f"way_{one.kind}", on_click=plan_parts.go, args=(case, one.deployment),
+                "Use this", key=f"way_{one.kind}", on_click=plan_parts.go, args=(case, one.deployment),
                 disabled=not one.changes, help=plain("; ".join(one.changes)) or "It runs so already.",
                 icon=":material/check:",
             )  # fmt: skip

@@ -418,3 +418,30 @@ def test_what_was_asked_in_public_is_answered_with_a_link() -> None:
     assert asked.count("[Show it](") == 30
     assert "(concurrency?model=" in asked
     assert "(size?model=" in asked
+
+
+def test_hardware_is_compared_when_asked_and_one_of_it_can_be_used() -> None:
+    """Every answer holds the users: what the table says is planned again."""
+    at = open_page(users="12")
+    asked = next(one for one in at.subheader if "for the least money" in one.value)
+    assert "12 requests of 32K" in asked.value
+    at.button(key="hardware_go").click()
+    rerun(at)
+    offered = list(at.selectbox(key="hardware_any").options)
+    assert len(offered) > 5
+    at.selectbox(key="hardware_any").select(offered[1])
+    rerun(at)
+    at.button(key="hardware_use").click()
+    rerun(at)
+    gpus, _, name = offered[1].partition(" × ")
+    assert at.title[0].value.startswith("12 users fit")
+    assert name in read(at.title[0].value)
+    assert at.query_params.get("count", ["8"]) == [gpus]
+
+
+def test_the_log_to_expect_stands_under_the_command() -> None:
+    """51 GiB on each of 8 GPUs, 40 KiB a token on each: 1,336,934 tokens in blocks of 16, 1,336,928; ÷ 32,768 = 40.80."""
+    at = open_page(**STATED)
+    lines = "\n".join(one.value for one in at.code)
+    assert "GPU KV cache size: 1,336,928 tokens" in lines
+    assert "Maximum concurrency for 32,768 tokens per request: 40.80x" in lines
