@@ -62,11 +62,9 @@ def grid_chart(
     counts = np.array(found.users, dtype=float)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         full = np.where(fits == 2, counts / low[None, :], np.nan)
-    unsure = np.where(fits == 1, 1.0, np.nan)
     traces: list[dict[str, Any]] = [
         _heat(xs, ys, full, [[0, colours.parts["free"]], [1, colours.parts["used"]]]),
-        _heat(xs, ys, unsure, [[0, colours.parts["overhead"]], [1, colours.parts["overhead"]]]),
-        *_edge(xs, ys, fits, colours),
+        *_edge(xs, ys, found, colours),
         _cells(found, fits, low),
         _here(tokens, wanted, colours),
     ]
@@ -101,20 +99,27 @@ def _heat(xs: list[float], ys: list[float], z: np.ndarray, scale: list[list[Any]
             "showscale": False, "hoverinfo": "skip", "xgap": 1, "ygap": 1}  # fmt: skip
 
 
-def _edge(xs: list[float], ys: list[float], fits: np.ndarray, colours: Palette) -> list[dict[str, Any]]:
-    """The borders of what fits at the safe end (thick) and of what fits at all (dashed), along the cells."""
-    lines = []
-    for least, width, dash in ((2, 3.5, "solid"), (1, 2, "dot")):
-        heights = [ys[int((fits[:, column] >= least).sum())] for column in range(fits.shape[1])]
-        across = [place for pair in pairwise(xs) for place in pair]
-        up = [height for height in heights for _ in (0, 1)]
-        if least == 1 and (fits == 1).sum() == 0:
-            continue
-        lines.append(
-            {"type": "scatter", "mode": "lines", "x": across, "y": up, "hoverinfo": "skip",
-             "line": {"color": colours.ink, "width": width, "dash": dash}}
-        )  # fmt: skip
-    return lines
+def _edge(xs: list[float], ys: list[float], found: Grid, colours: Palette) -> list[dict[str, Any]]:
+    """What fits at the safe end (thick) and at the hopeful one (dotted), exactly and not by cells, and the band between.
+
+    A cell stands for its middle, so that its colour alone would hide a range that is narrower than a cell.
+    """
+    across = [xs[0], *(math.log2(one) for one in found.contexts), xs[-1]]
+
+    def line(counts: list[int]) -> list[float]:
+        up = [min(ys[-1], max(ys[0], math.log2(max(1, count)) if count else ys[0])) for count in counts]
+        return [up[0], *up, up[-1]]
+
+    low, high = line([ends.low for ends in found.most]), line([ends.high for ends in found.most])
+    plain = {"type": "scatter", "mode": "lines", "x": across, "hoverinfo": "skip"}
+    thick = {"color": colours.ink, "width": 3.5}
+    if low == high:
+        return [plain | {"y": low, "line": thick}]
+    dotted = {"color": colours.ink, "width": 2, "dash": "dot"}
+    return [
+        plain | {"y": low, "line": thick},
+        plain | {"y": high, "line": dotted, "fill": "tonexty", "fillcolor": colours.parts["overhead"]},
+    ]
 
 
 _SAID = {2: "fits", 1: "fits only within the range", 0: "does not fit"}

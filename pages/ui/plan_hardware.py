@@ -82,7 +82,7 @@ def _price(one: Recommendation) -> str:
 def _row(one: Recommendation) -> list[str]:
     each = one.usd_per_hour_a_request
     return [
-        plain(_name(one)), words.split_words(one.deployment), words.span(one.requests), _price(one),
+        _name(one), words.split_words(one.deployment), words.span(one.requests), _price(one),
         "not known" if each is None else f"{each:,.2f}",
     ]  # fmt: skip
 

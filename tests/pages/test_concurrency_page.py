@@ -336,12 +336,13 @@ def test_the_heat_map_says_what_the_grid_says(name: str) -> None:
     chart, alt = plan_grid.grid_chart(
         found, tokens=2048, wanted=2, limit=2048, sequences=4, colours=theme.PALETTES[name]
     )
-    full, unsure, safe, hopeful, cells, here = chart.checked.data
+    full, safe, hopeful, cells, here = chart.checked.data
     assert [list(row) for row in full.z] == [[0.5, 1.0], [1.0, None], [None, None]]
-    assert [list(row) for row in unsure.z] == [[None, None], [None, None], [1.0, None]]
-    # The edge runs along the cells: above two rows of the first column, above one of the second.
-    assert list(safe.y) == [1.5, 1.5, 0.5, 0.5]
-    assert list(hopeful.y) == [2.5, 2.5, 0.5, 0.5]
+    # Edges at the counts themselves: 2 and 1 at the safe end, 4 and 1 at the hopeful one; the band lies between them.
+    assert list(safe.x) == [9.5, 10, 11, 11.5]
+    assert list(safe.y) == [1, 1, 0, 0]
+    assert list(hopeful.y) == [2, 2, 0, 0]
+    assert hopeful.fill == "tonexty"
     assert [list(one) for one in cells.customdata] == [[1024, 1], [2048, 1], [1024, 2], [2048, 2], [1024, 4], [2048, 4]]
     assert (here.x[0], here.y[0]) == (11, 1)
     assert "2 to 4" in alt
