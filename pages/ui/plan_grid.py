@@ -100,7 +100,7 @@ def _heat(xs: list[float], ys: list[float], z: np.ndarray, scale: list[list[Any]
 
 
 def _edge(xs: list[float], ys: list[float], found: Grid, colours: Palette) -> list[dict[str, Any]]:
-    """What fits at the safe end (thick) and at the hopeful one (dotted), exactly and not by cells, and the band between.
+    """What fits at the safe end (thick) and at the hopeful one (dotted), exactly and not by cells, and the band.
 
     A cell stands for its middle, so that its colour alone would hide a range that is narrower than a cell.
     """
