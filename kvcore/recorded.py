@@ -21,7 +21,7 @@ from kvcore.engines.logs.reading import read_log
 from kvcore.engines.logs.recorded import Recording, recordings
 from kvcore.engines.vllm import VLLM, VllmSettings
 from kvcore.errors import KVCoreError
-from kvcore.model.model import Model
+from kvcore.model import Model, model_from_config, parse_config
 from kvcore.paths import DATA
 from kvcore.units import GIB, MIB
 
@@ -340,7 +340,13 @@ def _llamacpp_flags(args: list[str]) -> dict[str, Any]:
 
 
 def _plans() -> tuple[Case, ...]:
-    return tuple(_plan(record, catalogue.load(record["model"])) for record in _lines("vllm.jsonl"))
+    return tuple(_plan(record, _planned(record)) for record in _lines("vllm.jsonl"))
+
+
+def _planned(record: Mapping[str, Any]) -> Model:
+    """The model as vLLM's code was given it: from its config.json alone, without the quantiser's file beside it."""
+    raw = parse_config((DATA / "models" / "configs" / record["file"]).read_text("utf-8"))
+    return model_from_config(raw, record["model"])
 
 
 def _plan(record: Mapping[str, Any], model: Model) -> Case:
