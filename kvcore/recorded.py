@@ -21,7 +21,7 @@ from kvcore.engines.logs.reading import read_log
 from kvcore.engines.logs.recorded import Recording, recordings
 from kvcore.engines.vllm import VLLM, VllmSettings
 from kvcore.errors import KVCoreError
-from kvcore.model import Model, model_from_config, parse_config
+from kvcore.model import Model, model_from_config
 from kvcore.paths import DATA
 from kvcore.units import GIB, MIB
 
@@ -345,8 +345,7 @@ def _plans() -> tuple[Case, ...]:
 
 def _planned(record: Mapping[str, Any]) -> Model:
     """The model as vLLM's code was given it: from its config.json alone, without the quantiser's file beside it."""
-    raw = parse_config((DATA / "models" / "configs" / record["file"]).read_text("utf-8"))
-    return model_from_config(raw, record["model"])
+    return model_from_config(catalogue.raw_config(record["model"]), record["model"])
 
 
 def _plan(record: Mapping[str, Any], model: Model) -> Case:
