@@ -8,11 +8,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kvcore.cli import main
+from tests.commands import answer, run
 from tests.models import LLAMA
 
 LLAMA_70B = "meta-llama/Llama-3.3-70B-Instruct"
@@ -23,20 +22,6 @@ KEYS = {
     "model", "model_type", "knowledge", "kv_dtype", "tokens", "batch", "resident_bytes", "bytes_per_token",
     "state_bytes", "layers", "keys_used", "keys_ignored", "notes",
 }  # fmt: skip
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    status = main(arguments)
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    status, out, err = run(capsys, *arguments, "--json")
-    assert (status, err) == (0, "")
-    assert out.count("\n") == 1
-    result: dict[str, Any] = json.loads(out)
-    return result
 
 
 def test_size_of_a_catalogued_model(capsys: pytest.CaptureFixture[str]) -> None:

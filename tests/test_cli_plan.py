@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.cli import main
+from tests import commands
 from tests.models import LLAMA
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,17 +27,11 @@ KEYS = {
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    status = main(["plan", *arguments])
-    out, err = capsys.readouterr()
-    return status, out, err
+    return commands.run(capsys, "plan", *arguments)
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    status, out, err = run(capsys, *arguments, "--json")
-    assert (status, err) == (0, "")
-    assert out.count("\n") == 1
-    result: dict[str, Any] = json.loads(out)
-    return result
+    return commands.answer(capsys, "plan", *arguments)
 
 
 def test_keys_and_their_kinds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 
 from kvcore import catalogue
-from kvcore.cli import main
 from kvcore.cli_plan_form import plan_as_dict
 from kvcore.hardware import accelerator
 from kvcore.model import Model
@@ -27,18 +25,11 @@ from kvcore.questions import Figure, Question, links, questions
 from kvcore.scenario import Scenario
 from kvcore.variant_options import VariantOptions
 from pages.ui.plan_answers import case
+from tests.commands import answer
 
 ROOT = Path(__file__).resolve().parent.parent
 GIB = 2**30
 NUMBERS = [str(one.number) for one in questions()]
-
-
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    status = main([*words, "--json"])
-    out, err = capsys.readouterr()
-    assert (status, err) == (0, "")
-    result: dict[str, Any] = json.loads(out)
-    return result
 
 
 def test_all_thirty_are_there() -> None:

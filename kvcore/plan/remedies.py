@@ -24,7 +24,7 @@ from kvcore.plan.hardware_changes import more_gpus_to, other_engines, other_gpus
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.pools import usable_share
 from kvcore.plan.recommend import recommend
-from kvcore.plan.whatif import WhatIf, gain_words
+from kvcore.plan.whatif import WhatIf, told
 from kvcore.units import MIB, format_bytes, plural
 
 MOST_PAIRS = 4
@@ -221,16 +221,4 @@ def _hardware(model: Model, before: Plan, deployment: Deployment, users: int | N
 def _fitting(model: Model, before: Plan, change: Change, users: int | None) -> WhatIf | None:
     """A change as a remedy where the plan after it fits at the safe end."""
     after = make_plan(model, change.deployment, users)
-    if not after.fits:
-        return None
-    return WhatIf(
-        kind=change.kind,
-        name=change.name,
-        change=change.change,
-        deployment=change.deployment,
-        gain=None,
-        gain_best=None,
-        gain_words=gain_words(before, after, None),
-        price=change.price,
-        plan=after,
-    )
+    return told(change, before, after) if after.fits else None

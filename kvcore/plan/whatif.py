@@ -107,14 +107,21 @@ def what_if(model: Model, before: Plan, change: Change, users: int | None = None
     low, best = _gain(before, after, "low"), _gain(before, after, "best")
     if not after.requests.low or (low is not None and low < LEAST_GAIN):
         return None
+    return told(change, before, after, low, best)
+
+
+def told(
+    change: Change, before: Plan, after: Plan, gain: float | None = None, gain_best: float | None = None
+) -> WhatIf:
+    """A change with the plan after it and what it gains; None where the gain is that it fits at all."""
     return WhatIf(
         kind=change.kind,
         name=change.name,
         change=change.change,
         deployment=change.deployment,
-        gain=low,
-        gain_best=best,
-        gain_words=gain_words(before, after, low),
+        gain=gain,
+        gain_best=gain_best,
+        gain_words=gain_words(before, after, gain),
         price=change.price,
         plan=after,
     )

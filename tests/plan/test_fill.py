@@ -11,8 +11,9 @@ from kvcore.catalogue import entries, load
 from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware import accelerator
+from kvcore.model import Model
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.fill import filler
+from kvcore.plan.fill import Filler, filler
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.units import GIB, KIB
 
@@ -33,18 +34,29 @@ def engine_concurrency(name: str, model: Any, settings: Any, size: int) -> Any:
         return 0
 
 
+def filled_or_refused(model: Model, deployment: Deployment, context: int) -> Filler | None:
+    """The filler; None where there is nothing to fill, for which the engine itself must say the same."""
+    own = engine(deployment.engine)
+    try:
+        made = filler(model, deployment, context)
+    except KVCoreError:
+        with pytest.raises(KVCoreError):
+            own.layout(model, engine_settings(model, deployment, context))
+        return None
+    if made.keeps_cache:
+        return made
+    assert own.layout(model, engine_settings(model, deployment, context)).bytes_per_request == 0
+    return None
+
+
 @pytest.mark.parametrize("model_id", MODELS)
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm", "transformers"])
 def test_concurrency_is_the_engines_own(name: str, model_id: str) -> None:
-    model = load(model_id)
-    deployment = plain(name)
+    model, deployment = load(model_id), plain(name)
     limit = model.context_limit or 10**6
-    try:
-        made = filler(model, deployment, min(limit, 4096))
-    except KVCoreError:
-        pytest.skip("refused")
-    if not made.keeps_cache:
-        pytest.skip("no cache")
+    made = filled_or_refused(model, deployment, min(limit, 4096))
+    if made is None:
+        return
     for length in (length for length in LENGTHS if length <= limit):
         settings = engine_settings(model, deployment, length)
         for size in SIZES:
@@ -56,15 +68,11 @@ def test_concurrency_is_the_engines_own(name: str, model_id: str) -> None:
 @pytest.mark.parametrize("model_id", MODELS)
 @pytest.mark.parametrize("name", ["llama.cpp", "ollama"])
 def test_slots_are_the_most_that_the_engine_starts_with(name: str, model_id: str) -> None:
-    model = load(model_id)
-    deployment = plain(name)
+    model, deployment = load(model_id), plain(name)
     limit = model.context_limit or 10**6
-    try:
-        made = filler(model, deployment, min(limit, 4096))
-    except KVCoreError:
-        pytest.skip("refused")
-    if not made.keeps_cache:
-        pytest.skip("no cache")
+    made = filled_or_refused(model, deployment, min(limit, 4096))
+    if made is None:
+        return
     for length in (length for length in LENGTHS if length <= limit):
         for size in SIZES:
             slots = made.fill(length, (size,)).requests

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.check_launch import vllm_parser
 from kvcore import catalogue
 from kvcore.engines.registry import NAMES
 from kvcore.errors import KVCoreError
@@ -34,10 +32,7 @@ from tests.plan.launch_cases import (
     h100,
     named,
     vllm_cases,
-    vllm_commands,
 )
-
-VLLM_PYTHON = os.environ.get("KV_VLLM_PYTHON")
 
 
 def made(name: str, deployment: Deployment, users: int | None = None) -> Command:
@@ -105,15 +100,6 @@ def test_vllm_commands_parse_as_recorded(name: str, deployment: Deployment) -> N
     found = parsed("vllm", made(name, deployment).words)
     assert found["model"] == name
     assert found["--max-model-len"] == deployment.context
-
-
-@pytest.mark.skipif(not VLLM_PYTHON, reason="KV_VLLM_PYTHON names no Python that has vLLM")
-def test_vllm_commands_parse_with_its_own_parser() -> None:
-    commands = vllm_commands()
-    results = vllm_parser(str(VLLM_PYTHON), "parse", [list(words[2:]) for words in commands])
-    for words, result in zip(commands, results, strict=True):
-        assert "error" not in result, (words, result)
-        assert (result["model_tag"], result["max_model_len"]) == (words[2], 32_768)
 
 
 SGLANG_CASES = (
