@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from kvcore import catalogue
+from kvcore.cli import main
 from kvcore.cli_plan_form import plan_as_dict
 from kvcore.hardware import accelerator
 from kvcore.model import Model
