@@ -8,7 +8,7 @@ from typing import Any
 
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
-from kvcore.plan.answers import first_split
+from kvcore.plan.answers import first_split, least_utilization, longest_context
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import Grid, grid
 from kvcore.plan.options import AUTO, ConcurrencyOptions, Split, deployment, read_split, split_of
@@ -78,6 +78,18 @@ def splits(model: Model, engine: str, gpus: int) -> tuple[Shard, ...]:
 def planned(model: Model, wanted: Deployment, users: int | None) -> Plan:
     """The plan for so many requests."""
     return make_plan(model, wanted, users)
+
+
+@lru_cache(maxsize=_KEPT)
+def longest_for(model: Model, wanted: Deployment, users: int) -> int:
+    """The longest context that so many requests may each have at once, at the safe end."""
+    return longest_context(model, wanted, users).low
+
+
+@lru_cache(maxsize=_KEPT)
+def least_share(model: Model, wanted: Deployment, users: int) -> float | None:
+    """The smallest share of the GPUs' memory with which they fit; None where there is none."""
+    return least_utilization(model, wanted, users)
 
 
 @lru_cache(maxsize=_KEPT)

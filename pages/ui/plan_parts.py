@@ -78,9 +78,11 @@ def _longest_line(case: Case) -> str:
         return ""
     if longest.low >= MAX_TOKENS:
         return "what it keeps never grows"
+    together = plan_answers.longest_for(case.plan.model, case.deployment, case.users)
+    all_of_them = f"; {together:,} for each of {case.users:,} at once" if case.users > 1 and together else ""
     if limit and longest.low == limit:
-        return "tokens, alone: the model’s own limit"
-    return "tokens, alone on a replica, with the memory that is left"
+        return f"tokens, alone: the model’s own limit{all_of_them}"
+    return f"tokens, alone on a replica, with the memory that is left{all_of_them}"
 
 
 def _pool_line(case: Case) -> str:
@@ -90,7 +92,9 @@ def _pool_line(case: Case) -> str:
         return f"{each}, as you said"
     tokens = case.plan.tokens
     held = "" if tokens is None else f"; {tokens.low:,} tokens in all at the safe end"
-    return f"{each}, safe to hopeful end{held}"
+    least = plan_answers.least_share(case.plan.model, case.deployment, case.users) if case.plan.fits else None
+    share = "" if least is None else f"; {plural(case.users, 'user')} need a share of {least:.2f} of the memory"
+    return f"{each}, safe to hopeful end{held}{share}"
 
 
 def rent(case: Case) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -446,3 +447,17 @@ def test_the_log_to_expect_stands_under_the_command() -> None:
     lines = "\n".join(one.value for one in at.code)
     assert "GPU KV cache size: 1,336,928 tokens" in lines
     assert "Maximum concurrency for 32,768 tokens per request: 40.80x" in lines
+
+
+def test_the_longest_context_of_all_users_and_the_least_share_are_told() -> None:
+    """51 GiB in blocks of 16 × 40 KiB: 83,558, one never handed out: 83,557 // 30 = 2,785 blocks, 44,560 tokens each."""
+    at = open_page(**STATED)
+    assert any("44,560 for each of 30 at once" in one.value for one in (*at.caption, *at.markdown))
+    at = open_page(users="30")
+    said = [
+        found for one in (*at.caption, *at.markdown) if (found := re.search(r"need a share of 0\.(\d\d)", one.value))
+    ]
+    share = int(said[0][1]) / 100
+    model, wanted = catalogue.load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8)
+    assert make_plan(model, replace(wanted, utilization=share), 30).fits
+    assert not make_plan(model, replace(wanted, utilization=share - 0.01), 30).fits
