@@ -67,6 +67,9 @@ def begin(page: str) -> None:
             chosen, more = LiveOptions.from_query(query)
             state["problems"] += more
             state.update(chosen.controls())
+        # A click may end this run before `finish`: the next one must take the click, not this address again.
+        state[_SEEN] = st.query_params.to_dict()
+        _remember()
     else:
         # A control that two pages have in common is another one on each: it takes the value only if it is set anew.
         for key, value in state.get(_SHADOW, {}).items():
