@@ -84,6 +84,19 @@ def _layer(layer: tuple[Memory, ...], memory: Memory) -> tuple[Memory, ...]:
     return layer if len(kept) == len(layer) else (memory, *kept)
 
 
+def _remembering(model: Model) -> list[int]:
+    """The layers that a variant may change. Neighbours and rhythms are counted among them alone.
+
+    A feed-forward layer between two of them has no cache that could be read, and is none of the N of "1 in N".
+    """
+    return [at for at, layer in enumerate(model.layers) if not all(isinstance(one, _KEPT) for one in layer)]
+
+
+def _one_in(model: Model, every: int) -> frozenset[int]:
+    """Every `every`-th of the layers that remember, the last of each group of so many."""
+    return frozenset(_remembering(model)[every - 1 :: every])
+
+
 def _grouped(model: Model, kv_heads: int) -> Layers:
     """Full attention in every layer with that many KV heads, each layer with its own widths where it states them."""
     _need_heads(model)
@@ -186,17 +199,13 @@ def _window(text: str) -> int:
 def _sliding(model: Model, argument: str) -> Layers:
     first, _, second = argument.partition("/")
     own, window = _own(model), _window(first)
-    every = _number(second, "sliding:W/N", 2048) if second else 0
-    return _layers(
-        model, lambda layer: own(layer) if every and (layer + 1) % every == 0 else _windowed(own(layer), window)
-    )
+    full = _one_in(model, _number(second, "sliding:W/N", 2048)) if second else frozenset()
+    return _layers(model, lambda layer: own(layer) if layer in full else _windowed(own(layer), window))
 
 
 def _share(model: Model, argument: str) -> Layers:
     depth = _number(argument, "share:D", 2048)
-    own = _own(model)
-    # Neighbours are counted among the layers that remember: others have no cache that could be read.
-    places = [at for at, layer in enumerate(model.layers) if not all(isinstance(one, _KEPT) for one in layer)]
+    own, places = _own(model), _remembering(model)
     owners = {layer: places[at - at % depth] for at, layer in enumerate(places)}
     return _layers(
         model, lambda layer: SharedCache(owner=owners[layer]) if owners.get(layer, layer) != layer else own(layer)
@@ -205,9 +214,9 @@ def _share(model: Model, argument: str) -> Layers:
 
 def _hybrid(model: Model, argument: str) -> Layers:
     first, _, design = argument.partition(":")
-    every = _number(first, "hybrid:N", 2048)
+    full = _one_in(model, _number(first, "hybrid:N", 2048))
     own, state = _own(model), fixed_state(model, design)
-    return _layers(model, lambda layer: own(layer) if (layer + 1) % every == 0 else state)
+    return _layers(model, lambda layer: own(layer) if layer in full else state)
 
 
 def _linear(model: Model, argument: str) -> Layers:

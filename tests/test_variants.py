@@ -163,6 +163,27 @@ def test_one_in_n_lies_between_all_and_none(design: str) -> None:
         assert none < mixed < all_full
 
 
+@pytest.mark.parametrize(
+    ("model_id", "remembering"),
+    [
+        ("nvidia/Nemotron-H-56B-Base-8K", 64),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 29),
+        ("nvidia/Llama-3_3-Nemotron-Super-49B-v1", 49),
+        ("meta-llama/Llama-3.2-11B-Vision-Instruct", 32),
+    ],
+)
+def test_one_in_n_counts_the_layers_that_remember(model_id: str, remembering: int) -> None:
+    """Feed-forward layers and layers that read images only are none of the N, wherever they stand."""
+    own = model(model_id)
+    for text in ("sliding:64/{}", "hybrid:{}:gdn"):
+        held = []
+        for every in range(1, remembering + 2):
+            made = variant(own, text.format(every))
+            assert dict(made.kinds).get("full", 0) == remembering // every
+            held.append(resident_bytes(made, 131_072, BF16))
+        assert held == sorted(held, reverse=True)
+
+
 def test_named_states_have_the_published_shapes() -> None:
     """Nemotron-H 8B's Mamba-2, Qwen3-Next's delta net and Kimi Linear's KDA, rebuilt from their widths."""
     for model_id, text in (
