@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import gcd
 from typing import TypeAlias
 
 from kvcore.errors import UnitError
@@ -227,8 +228,9 @@ def _linear(model: Model, argument: str) -> Layers:
 def fixed_state(model: Model, design: str) -> State:
     """The state that a layer of this model's width would keep in a named design.
 
-    mamba2: inner width 2 × hidden, heads of 64, state 128, 8 groups (Mamba-2 as in Nemotron-H, fp32 state).
-    gdn: value heads of 128 over 2 × hidden, half as many key heads (Qwen3-Next, state in the model's 16 bits).
+    mamba2: inner width 2 × hidden, heads of 64, state 128, 8 groups (Mamba-2 as in Nemotron-H, fp32 state), fewer where
+    8 do not divide the heads.
+    gdn: key heads of 128 over hidden, twice as many value heads (Qwen3-Next, state in the model's 16 bits).
     kda: as many heads of 128 as query heads (Kimi Linear, K3; fp32 state).
     linear: a square matrix a query head, in 16 bits.
     """
@@ -237,10 +239,12 @@ def fixed_state(model: Model, design: str) -> State:
         _need_heads(model)
     if design == "mamba2":
         inner = 2 * hidden
-        return _state("Mamba 2", (inner + 2 * 8 * 128, 3), (max(1, inner // 64), 64, 128), 4)
+        ssm_heads = max(1, inner // 64)
+        return _state("Mamba 2", (inner + 2 * gcd(8, ssm_heads) * 128, 3), (ssm_heads, 64, 128), 4)
     if design == "gdn":
-        v_heads = max(2, 2 * hidden // 128)
-        return _state("Gated delta net", (128 * (v_heads // 2 * 2 + v_heads), 3), (v_heads, 128, 128), 2)
+        k_heads = max(1, hidden // 128)
+        v_heads = 2 * k_heads
+        return _state("Gated delta net", (128 * (2 * k_heads + v_heads), 3), (v_heads, 128, 128), 2)
     if design == "kda":
         return _state("Kimi delta attention", (3 * heads * 128, 3), (heads, 128, 128), 4)
     if design == "linear":

@@ -196,6 +196,14 @@ def test_named_states_have_the_published_shapes() -> None:
         assert {memory.parts for memory in made} == {memory.parts for memory in shipped}, model_id
 
 
+def test_states_of_an_odd_width_can_be_built() -> None:
+    """gpt-oss is 2,880 wide: 90 Mamba-2 heads take 2 groups, not 8; 22 key heads have 44 value heads, not 45."""
+    own = model("openai/gpt-oss-120b")
+    parts = {text: variant(own, text).layers[0][0].parts for text in ("linear:mamba2", "linear:gdn")}
+    assert [part.shape for part in parts["linear:mamba2"]] == [(5760 + 2 * 2 * 128, 3), (90, 64, 128)]
+    assert [part.shape for part in parts["linear:gdn"]] == [(128 * (2 * 22 + 44), 3), (44, 128, 128)]
+
+
 def test_what_is_kept_of_a_source_stays() -> None:
     """Whisper's decoder reads its encoder whatever its own attention is; Llama 3.2 Vision reads its images."""
     for model_id in ("openai/whisper-large-v3", "meta-llama/Llama-3.2-11B-Vision-Instruct"):
