@@ -7,6 +7,7 @@ from typing import Literal
 
 from kvcore.formats import KVFormat, kv_format
 from kvcore.model.memories import Kind, Memory, NoMemory, SharedCache
+from kvcore.model.prediction import NO_PREDICTION, Prediction
 
 Knowledge = Literal["exact", "upper_bound"]
 
@@ -54,7 +55,7 @@ class Model:
     `checkpoint_format` names the format of most of the stored weights; `stored_bits` are the bits of one weight, scales
     included, by the names of `weights`, for a checkpoint that was quantised (empty: all in that format). `scale_block`
     is the side of the blocks that share an fp8 scale, 0 where there are none; `tower_parameters` are those of the parts
-    that read pictures and sound, an estimate, which `weights` leave out.
+    that read pictures and sound, an estimate, which `weights` leave out, and so are the layers of `prediction`.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Model:
     stored_bits: tuple[tuple[str, float], ...] = ()
     scale_block: int = 0
     tower_parameters: int = 0
+    prediction: Prediction = NO_PREDICTION
     knowledge: Knowledge = "exact"
     reading: Reading = field(default_factory=Reading)
     groups: tuple[tuple[Memory, int], ...] = field(init=False, compare=False)

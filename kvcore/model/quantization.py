@@ -15,7 +15,7 @@ _CACHE_ALGORITHMS = {"fp8": "fp8", "fp8_e4m3": "fp8", "nvfp4": "nvfp4", "int8": 
 
 def cache_format(raw: Raw, keys: Keys) -> tuple[str | None, list[str]]:
     """The declared cache format (None: not declared), and notes on a declaration that is not understood."""
-    config = _quantization(raw, keys)
+    config = quantization(raw, keys)
     scheme = config.get("kv_cache_scheme")
     if isinstance(scheme, Mapping):
         bits, kind = scheme.get("num_bits"), scheme.get("type")
@@ -34,7 +34,7 @@ def cache_format(raw: Raw, keys: Keys) -> tuple[str | None, list[str]]:
 
 def weight_format(raw: Raw, keys: Keys) -> Format | None:
     """The format of the stored weights: the quantisation's, else the dtype; None where nothing is said."""
-    config = _quantization(raw, keys)
+    config = quantization(raw, keys)
     return _quantised(config) or _stated(keys)
 
 
@@ -43,7 +43,7 @@ def with_weights(model: Model, raw: Raw, keys: Keys) -> Model:
 
     A quantisation that is not understood is told in a note: its weights are then counted in the stated dtype.
     """
-    config = _quantization(raw, keys)
+    config = quantization(raw, keys)
     block = max((side for side in _sides(config) if 0 < side < 2**16), default=0)
     found, stated = _quantised(config), _stated(keys)
     if found is None:
@@ -122,7 +122,7 @@ def _with_note(model: Model, config: Mapping[str, Any]) -> Model:
     return replace(model, reading=replace(model.reading, notes=(*model.reading.notes, note)))
 
 
-def _quantization(raw: Raw, keys: Keys) -> Mapping[str, Any]:
+def quantization(raw: Raw, keys: Keys) -> Mapping[str, Any]:
     """The quantisation's own object, by its present name or an older one; a nested `quantization` is laid over it."""
     for holder in (keys.raw, raw):
         for name in ("quantization_config", "compression_config"):

@@ -16,7 +16,8 @@ from kvcore.model.families import ARCHITECTURES, FAMILIES, TEXT_KEYS, WRAPPED
 from kvcore.model.keys import Keys, Raw
 from kvcore.model.memories import Attention
 from kvcore.model.model import Model, Reading
-from kvcore.model.quantization import cache_format, with_weights
+from kvcore.model.prediction import read_prediction
+from kvcore.model.quantization import cache_format, quantization, with_weights
 from kvcore.model.readers.encoders import read_encoder
 from kvcore.model.readers.shape import HEAD_DIM_NAMES, HEAD_NAMES, HIDDEN_NAMES, LAYER_NAMES, Family, Shape
 from kvcore.model.towers import tower_parameters
@@ -241,6 +242,7 @@ def _model(keys: Keys, raw: Raw, shape: Shape, model_type: str, family: Family, 
         experts=shape.experts,
         weights=() if shape.tally is None or unknown_weights else shape.tally.parts(),
         tower_parameters=tower_parameters(raw, shape.hidden_size),
+        prediction=read_prediction(keys.raw, model_type, len(shape.layers), quantization(raw, keys)),
         reading=Reading(
             keys_used=tuple(keys.all_used()),
             keys_ignored=ignored,
