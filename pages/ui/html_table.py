@@ -1,4 +1,8 @@
-"""Tables for reading: HTML that wraps its words, scrolls sideways on a phone and is a table to a screen reader."""
+"""Tables for reading: HTML that wraps its words, and is a table to a screen reader.
+
+On a phone each row is a card of its own, its cells below each other with the titles of their columns: nothing scrolls
+sideways. Roles are written out, because a table that is laid out otherwise is none to browsers.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,20 @@ STYLE = """<style>
 .kv-table tr.on td.n{font-weight:600}
 .kv-table small{display:block;font-size:.875rem;font-weight:400;opacity:.86}
 .kv-table .w{min-width:12rem}
+@media (max-width:640px){
+.kv-table,.kv-table tbody{display:block}
+.kv-table thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
+.kv-table tr{display:block;padding:.6rem .2rem;border-bottom:1px solid color-mix(in srgb,currentColor 30%,transparent)}
+.kv-table tr.on{padding-left:.8rem}
+.kv-table tbody th,.kv-table tbody td{display:grid;grid-template-columns:minmax(0,10fr) minmax(0,12fr);gap:0 .8rem;
+  border:0;padding:.15rem 0;min-width:0;white-space:normal;text-align:left;overflow-wrap:anywhere}
+.kv-table tbody th{display:block;font-weight:600}
+.kv-table .w{min-width:0}
+.kv-table td::before{content:attr(data-title);opacity:.86}
+.kv-table td.bare{display:block}
+.kv-table td.none{display:none}
+.kv-table td small{grid-column:2}
+}
 </style>"""
 
 
@@ -27,23 +45,33 @@ def table(
     rows: Sequence[Sequence[str | tuple[str, str]]],
     chosen: int | None = None,
 ) -> str:
-    """HTML of a table that can be scrolled by keyboard. A column is (title, class: `n` numbers, `w` words, or empty).
+    """HTML of a table that a keyboard can scroll where it is wider than its place.
 
-    A cell is a text or (text, small text below it); all are escaped. The first cell of a row names it.
+    A column is (title, class: `n` numbers, `w` words, or empty). A cell is a text or (text, small text below it); all
+    are escaped. The first cell of a row names it.
     """
-    head = "".join(f"<th scope='col' class='{kind}'>{escape(title)}</th>" for title, kind in columns)
+    head = "".join(
+        f"<th scope='col' role='columnheader' class='{kind}'>{escape(title)}</th>" for title, kind in columns
+    )
     body = []
     for at, row in enumerate(rows):
-        cells = []
-        for place, (cell, (_, kind)) in enumerate(zip(row, columns, strict=True)):
-            text, small = (cell, "") if isinstance(cell, str) else cell
-            inner = escape(text) + (f"<small>{escape(small)}</small>" if small else "")
-            cells.append(
-                f"<th scope='row' class='{kind}'>{inner}</th>" if place == 0 else f"<td class='{kind}'>{inner}</td>"
-            )
+        placed = enumerate(zip(row, columns, strict=True))
+        cells = "".join(_cell(cell, title, kind, first=not place) for place, (cell, (title, kind)) in placed)
         mark = " class='on'" if at == chosen else ""
-        body.append(f"<tr{mark}>{''.join(cells)}</tr>")
+        body.append(f"<tr role='row'{mark}>{cells}</tr>")
+    name = escape(caption)
     return (
-        f"{STYLE}<div class='kv-scroll' role='region' tabindex='0' aria-label='{escape(caption)}'>"
-        f"<table class='kv-table'><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+        f"{STYLE}<div class='kv-scroll' role='region' tabindex='0' aria-label='{name}'>"
+        f"<table class='kv-table' role='table' aria-label='{name}'><thead role='rowgroup'><tr role='row'>{head}</tr>"
+        f"</thead><tbody role='rowgroup'>{''.join(body)}</tbody></table></div>"
     )
+
+
+def _cell(cell: str | tuple[str, str], title: str, kind: str, *, first: bool) -> str:
+    """A cell, with the title that it has on a phone; one that is empty is left out there."""
+    text, small = (cell, "") if isinstance(cell, str) else cell
+    inner = escape(text) + (f"<small>{escape(small)}</small>" if small else "")
+    if first:
+        return f"<th scope='row' role='rowheader' class='{kind}'>{inner}</th>"
+    look = " ".join(one for one in (kind, "" if title else "bare", "" if inner else "none") if one)
+    return f"<td role='cell' class='{look}' data-title='{escape(title)}'>{inner}</td>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,12 @@ from pages.ui.theme import DASHES, FONT_SIZE, Chart, Palette, figure
 from pages.ui.variant_curves import spread
 
 _HEIGHT = 440
-_NAME = FONT_SIZE * 1.35 / (_HEIGHT - 80)
-# How far the plot reaches beyond the lines, for their names, in widths of them.
-_BESIDE = 0.5
-_LONGEST = 13
+# What a name of two lines takes of the plot's height.
+_NAME = FONT_SIZE * 2.3 / (_HEIGHT - 80)
+# How far the plot reaches beyond the lines, in widths of them: there each is joined to its name in the margin.
+_BESIDE = 0.06
+# Characters of a name's line, and how wide one is at most on average, in pixels.
+_LONGEST, _WIDE = 14, 8.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,7 @@ def curves_chart(
         {"type": "scatter", "mode": "markers", "x": [max(tokens, 1)], "y": [users], "hoverinfo": "skip",
          "marker": {"size": 16, "color": colours.background, "line": {"color": colours.ink, "width": 4}}}
     )  # fmt: skip
-    notes, shapes = _names(ends_at, last, first, top, colours)
+    notes, shapes, beside = _names(ends_at, last, first, top, colours)
     ticks = [2**n for n in range(31) if columns[0] <= 2**n <= columns[-1]]
     ticks = ticks if len(ticks) <= 5 else ticks[1 - len(ticks) % 2 :: 2]
     rows = [value for n in range(8) for value in (10**n, 3 * 10**n) if value <= high]
@@ -57,6 +60,7 @@ def curves_chart(
         "annotations": notes,
         "shapes": shapes,
         "hovermode": "x unified",
+        "margin": {"l": 8, "r": beside, "t": 20, "b": 8},
         "xaxis": {
             "type": "log", "tickangle": 0, "fixedrange": True, "tickvals": ticks,
             "ticktext": [format_tokens(one) for one in ticks],
@@ -82,37 +86,39 @@ def _trace(line: Curve, shown: Sequence[tuple[int, int]], colour: str, dash: str
 
 def _names(
     ends_at: Sequence[tuple[float, int, Curve, str]], last: float, first: float, top: float, colours: Palette
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Names to the right of the lines' ends, moved apart where they would touch, each joined to its line."""
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+    """(names in the margin beside the lines' ends, moved apart, what joins each to its line, width of that margin)."""
     span = top + 0.08
     ordered = sorted(ends_at, key=lambda one: one[0])
     places = spread([one[0] for one in ordered], _NAME * span, _NAME * span / 2 - 0.08, top - _NAME * span / 2)
-    gap = 0.05 * (last - first)
+    edge = 10 ** (last + _BESIDE * (last - first))
     short = _short([one[2].name for one in ordered])
     notes, shapes = [], []
     for (end, x, line, colour), place in zip(ordered, places, strict=True):
-        name = in_chart(short[line.name])
+        name = "<br>".join(in_chart(part) for part in short[line.name])
         notes.append(
-            {"text": f"<b>{name}</b>" if line.main else name, "x": last + gap, "y": place, "xanchor": "left",
-             "yanchor": "middle", "xshift": 3, "showarrow": False, "font": {"size": FONT_SIZE, "color": colour}}
+            {"text": f"<b>{name}</b>" if line.main else name, "x": 1, "xref": "paper", "y": place, "xanchor": "left",
+             "yanchor": "middle", "xshift": 4, "align": "left", "showarrow": False, "borderpad": 0,
+             "font": {"size": FONT_SIZE, "color": colour}}
         )  # fmt: skip
         shapes.append(
-            {"type": "line", "x0": x, "x1": 10 ** (last + gap), "y0": 10**end, "y1": 10**place,
-             "line": {"color": colour, "width": 1}}
-        )  # fmt: skip
-    return notes, shapes
+            {"type": "line", "x0": x, "x1": edge, "y0": 10**end, "y1": 10**place, "line": {"color": colour, "width": 1}}
+        )
+    longest = max(len(part) for parts in short.values() for part in parts)
+    return notes, shapes, math.ceil(longest * _WIDE) + 10
 
 
-def _short(names: Sequence[str]) -> dict[str, str]:
-    """Names as there is room for beside the lines: their first words, more of them where two would be the same."""
+def _short(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Names as there is room for beside the lines: two lines at most, cut where they are longer."""
     found = {}
     for name in names:
-        words = name.partition(":")[0].split()
-        while len(words) > 1 and len(" ".join(words)) > _LONGEST:
-            words.pop()
-        found[name] = " ".join(words)
+        lines = textwrap.wrap(name.partition(":")[0], _LONGEST, max_lines=2, placeholder="…")
+        found[name] = tuple(lines) or ("…",)
     same = [name for name in names if list(found.values()).count(found[name]) > 1]
-    return found | {name: name if len(name) <= 2 * _LONGEST else f"{name[: 2 * _LONGEST - 1]}…" for name in same}
+    # What tells two of them apart stands behind the colon, or at the end.
+    return found | {
+        name: (found[name][0], f"…{name[1 - _LONGEST :]}" if len(name) >= _LONGEST else name) for name in same
+    }
 
 
 def _describe(lines: Sequence[Curve], columns: Sequence[int]) -> str:

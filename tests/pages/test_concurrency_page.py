@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -355,6 +356,26 @@ def test_the_grid_of_the_screen_is_the_plans() -> None:
     columns = plan_grid.contexts(32_768, model.context_limit)
     found = grid(model, wanted, columns, plan_grid.users(30, 100))
     assert found.most[columns.index(32_768)].low == 40
+
+
+def test_names_of_curves_have_room_beside_them_and_stand_apart() -> None:
+    many = ["as planned", "TP 8 with DCP 8", "H200 SXM 141GB", "turboquant_4bit_nc cache", "turboquant_k3v4_nc cache"]
+    same = [Ends(low=8, best=8, high=8), Ends(low=4, best=4, high=4)]
+    lines = [plan_curves.Curve(name=name, most=same, main=not at) for at, name in enumerate(many)]
+    made = plan_curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.LIGHT)
+    assert made is not None
+    layout = made[0].to_dict()["layout"]
+    notes = layout["annotations"]
+    parts = [part for note in notes for part in re.sub("</?b>", "", note["text"]).split("<br>")]
+    # In the margin, which is as wide as the longest line of a name: 8 pixels a character are more than it takes.
+    assert all(note["xref"] == "paper" and note["x"] == 1 for note in notes)
+    assert layout["margin"]["r"] >= 4 + 8 * max(len(part) for part in parts)
+    assert max(len(part) for part in parts) <= 14
+    assert len({note["text"] for note in notes}) == len(many)
+    # On 360 pixels of height each has the two lines that it may take, 17 pixels high.
+    low, high = layout["yaxis"]["range"]
+    places = [360 * note["y"] / (high - low) for note in notes]
+    assert all(after - before >= 2 * 17 - 1e-6 for before, after in itertools.pairwise(places))
 
 
 @pytest.mark.parametrize("name", ["light", "dark"])

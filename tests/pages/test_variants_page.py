@@ -266,6 +266,12 @@ def test_tables_escape_and_name_their_rows() -> None:
     assert "&lt;script&gt;" in made
     assert "scope='row'" in made
     assert "aria-label='&lt;i&gt;'" in made
+    # On a phone rows are cards: a cell then says itself under which title it stands, and roles keep it a table.
+    assert "data-title='b'" in made
+    assert made.count("role='row'") == 2
+    assert all(f"role='{role}'" in made for role in ("table", "columnheader", "rowheader", "cell"))
+    quoted = html_table.table("t", (("a", ""), ("'onclick='x", "")), [("", "1")])
+    assert "data-title='&#x27;onclick=&#x27;x'" in quoted
 
 
 @pytest.mark.parametrize(
