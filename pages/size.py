@@ -7,7 +7,7 @@ import streamlit as st
 from kvcore.errors import KVCoreError
 from kvcore.formats import KVFormat
 from kvcore.size import SizeResult, size
-from pages.ui import cards, shell, theme, trio, words
+from pages.ui import cards, notices, shell, theme, trio, words
 from pages.ui import size_parts as parts
 from pages.ui.plain import plain
 
@@ -19,11 +19,12 @@ source = scenario.source or None
 
 def resolve() -> tuple[KVFormat, SizeResult]:
     """The format and the answer; a format that does not suit the model is named and replaced by the model's own."""
+    notice = notices.place("format")
     try:
         kv = model.resolve_format(scenario.kv)
         return kv, size(model, scenario.tokens, kv.name, scenario.batch, source)
     except KVCoreError as problem:
-        st.warning(f"{plain(str(problem))}. Shown with the model's own format.", icon=":material/info:")
+        notice.warning(f"{plain(str(problem))}. Shown with the model's own format.", icon=":material/info:")
         return model.resolve_format(), size(model, scenario.tokens, "auto", scenario.batch, source)
 
 

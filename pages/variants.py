@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.ui import cards, shell, state, theme, variant_controls, variant_lessons, variant_more
+from pages.ui import cards, notices, shell, state, theme, variant_controls, variant_lessons, variant_more
 from pages.ui import variant_parts as parts
 from pages.ui import variant_words as words
 from pages.ui.plain import plain
@@ -20,8 +20,11 @@ lesson = variant_lessons.shown(scenario, options)
 
 st.title(words.title(plain(chosen.name), shown, rung), anchor=False)
 st.caption(words.scenario_line(shown, scenario, rung))
+lesson_notice = notices.place("lesson")
 if lesson is not None:
-    st.info(f"**{variant_lessons.title(lesson)}.** {variant_lessons.sentence(lesson)}", icon=":material/school:")
+    lesson_notice.info(
+        f"**{variant_lessons.title(lesson)}.** {variant_lessons.sentence(lesson)}", icon=":material/school:"
+    )
 cards.row(parts.big_numbers(mine, shown, scenario, place))
 variant_controls.pick(shown, rung)
 with st.container(key="ladder", gap="xsmall"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore import sources
-from pages.ui import state
+from pages.ui import notices, state
 from pages.ui.models import Refusal
 from pages.ui.plain import plain, tidy_name
 
@@ -58,6 +58,11 @@ def _fetch() -> None:
 
 def problems(refusal: Refusal | None) -> None:
     """Sentences about what could not be taken, and the box of a refused configuration."""
+    with notices.place("problems"):
+        _problems(refusal)
+
+
+def _problems(refusal: Refusal | None) -> None:
     messages = [plain(message) for message in dict.fromkeys(st.session_state.pop("problems", []))]
     if messages:
         text = messages[0] if len(messages) == 1 else "\n".join(f"- {message}" for message in messages)

@@ -12,7 +12,7 @@ from kvcore.plan.basis import basis
 from kvcore.plan.ends import Ends
 from kvcore.plan.hourly import hourly
 from kvcore.units import GIB, MAX_TOKENS, format_bytes, format_tokens
-from pages.ui import plan_answers, plan_grid, plan_memory, plan_state, state, theme, variant_more
+from pages.ui import notices, plan_answers, plan_grid, plan_memory, plan_said, plan_state, state, theme, variant_more
 from pages.ui import plan_words as words
 from pages.ui.cards import Card
 from pages.ui.plain import plain
@@ -183,11 +183,12 @@ def grid_rows(case: Case, found: Any) -> list[dict[str, object]]:
 
 def refusal(case: Case) -> None:
     """Why there is no figure, or what was replaced."""
+    notice = notices.place("plan")
     if case.problem:
-        st.warning(f"{plain(case.problem)}. The engine’s own is taken instead.", icon=":material/info:")
+        notice.warning(f"{plain(case.problem)}. The engine’s own is taken instead.", icon=":material/info:")
     plan = case.plan
     if plan.refused:
-        st.error(plain(plan.binding.sentence), icon=":material/error:")
+        notice.error(plain(plan.binding.sentence), icon=":material/error:")
 
 
 def how(case: Case) -> None:
@@ -214,12 +215,13 @@ def _known(knowledge: str) -> str:
     return {"exact": "exact", "estimated": "≈ estimated", "upper_bound": "at most", "measured": "measured"}[knowledge]
 
 
-def go(case: Case, changed: Any, users: int | None = None) -> None:
-    """Apply a changed deployment: a button's callback."""
+def go(case: Case, changed: Any, users: int | None = None, what: str = "") -> None:
+    """Apply a changed deployment: a button's callback; `what` it changes is said over the page."""
     from kvcore.plan.options import taken
 
     scenario, options = taken(case.scenario, case.options, changed, users)
     state.show_plan(scenario, options)
+    plan_said.note(what)
 
 
 def gib(value: int) -> str:

@@ -17,7 +17,7 @@ from kvcore.timing import Bound, CacheWork, WeightWork, Work, bound, decode_cach
 from kvcore.trend import percent
 from kvcore.units import format_bytes
 from kvcore.variant_options import VariantOptions
-from pages.ui import cards, html_table, theme, variant_charts
+from pages.ui import cards, html_table, notices, theme, variant_charts
 from pages.ui import trio_words as engine_words
 from pages.ui import variant_words as words
 from pages.ui.cards import Card
@@ -73,10 +73,11 @@ def rungs(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> tuple[
             source_tokens=scenario.source or None,
         )  # fmt: skip
 
+    notice = notices.place("format")
     try:
         found = built(scenario.kv)
     except KVCoreError as problem:
-        st.warning(f"{plain(str(problem))}. Shown with the model's own format.", icon=":material/info:")
+        notice.warning(f"{plain(str(problem))}. Shown with the model's own format.", icon=":material/info:")
         found = built("auto")
     return found, found.rung(options.design) or found.shipped
 
@@ -199,7 +200,8 @@ def curves(shown: Ladder, chosen: Rung, scenario: Scenario, place: Server, colou
     st.plotly_chart(figure, theme=None, config=theme.chart_config("kv-cache-variants-growth"), alt=alt, key="curves")
     many = f" × {scenario.batch:,}" if scenario.batch > 1 else ""
     line = f" Horizontal: what one {place.gpu.name} has beside the weights." if marks else ""
-    st.caption(f"◇ a window is full. Both axes logarithmic, one request{many}. Other formats only lower a line.{line}")
+    formats = "Another format moves a line and does not bend it."
+    st.caption(f"◇ a window is full. Both axes logarithmic, one request{many}. {formats}{line}")
 
 
 def _free_line(space: Room, place: Server) -> CapacityLine:
