@@ -185,3 +185,5 @@ ESTIMATES: Mapping[str, Callable[[Model, Deployment, RankWeights], Estimates]] =
     "ollama": _ollama,
     "transformers": _transformers,
 }
+# What these estimate looks at the weights of a stage; all others say the same of every stage.
+BY_STAGE = frozenset({"vllm", "transformers"})

@@ -26,6 +26,7 @@ from kvcore.units import GIB
 
 # A prediction head is a layer of the model and a projection of two hidden states; its output head is shared.
 _HEAD_LAYERS = Ends(low=0.7, best=1.2, high=3.0)
+_NOTHING = Ends(low=0, best=0, high=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,13 @@ _MADE: dict[tuple[int, Deployment, int, int, str], tuple[Model, Overheads]] = {}
 _MOST_MADE = 4096
 
 
+def total_overheads(model: Model, deployment: Deployment, weights: RankWeights) -> Ends[int]:
+    """The total of `overheads` alone, without its parts and their words: for many contexts or splits."""
+    if deployment.engine == "vllm":
+        return _vllm_total(_Run.of(model, deployment, weights.stage), deployment, weights)
+    return _sum(_lasting(ESTIMATES[deployment.engine](model, deployment, weights).parts))
+
+
 def _overheads(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
     if deployment.engine == "vllm":
         return _vllm(model, deployment, weights)
@@ -68,22 +76,51 @@ def fitted() -> Fit:
     return Fit(coefficients=Coefficients(**found["coefficients"]), low=found["low"], high=found["high"])
 
 
-def _vllm(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
-    rule = fitted()
-    run = profile(model, deployment, weights.stage)
-    share = deployment.utilization or DEFAULT_UTILIZATION
-    parts = parts_gib(rule.coefficients, run, share)
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A dummy run of vLLM with the parts that the rule makes of it."""
+
+    profile: Profile
+    parts: Parts
+    rule: Fit
+    share: float
+
+    @staticmethod
+    def of(model: Model, deployment: Deployment, stage: int) -> _Run:
+        rule, run = fitted(), profile(model, deployment, stage)
+        share = deployment.utilization or DEFAULT_UTILIZATION
+        return _Run(profile=run, parts=parts_gib(rule.coefficients, run, share), rule=rule, share=share)
+
+
+def _vllm_total(made: _Run, deployment: Deployment, weights: RankWeights) -> Ends[int]:
+    """The fitted range of all parts, with what a prediction head and a tower without a configuration weigh."""
     estimated = weights.bytes / GIB if weights.knowledge == "estimated" else 0.0
-    low, high = ends_gib(rule, parts, run, estimated)
-    found = list(_vllm_parts(parts, run, rule, share))
-    head = Ends(low=0, best=0, high=0)
+    low, high = ends_gib(made.rule, made.parts, made.profile, estimated)
+    head, unlisted = _head(made.profile, deployment, weights), _unlisted_tower(made.profile, weights)
+    return Ends(
+        low=_bytes(low) + head.low + unlisted.low,
+        best=_bytes(made.parts.total) + head.best + unlisted.best,
+        high=_bytes(high) + head.high + unlisted.high,
+    )
+
+
+def _head(run: Profile, deployment: Deployment, weights: RankWeights) -> Ends[int]:
+    """The weights of a prediction head where tokens are proposed."""
+    if not deployment.speculative_tokens:
+        return _NOTHING
+    one = weights.bytes / max(1, run.shape.layers // deployment.pp)
+    return _HEAD_LAYERS.map(lambda layers: int(layers * one))
+
+
+def _vllm(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
+    made = _Run.of(model, deployment, weights.stage)
+    run = made.profile
+    found = list(_vllm_parts(made.parts, run, made.rule, made.share))
     if deployment.speculative_tokens:
-        one = weights.bytes / max(1, run.shape.layers // deployment.pp)
-        head = _HEAD_LAYERS.map(lambda layers: int(layers * one))
         found.append(
             Overhead(
                 name="speculation",
-                bytes=head,
+                bytes=_head(run, deployment, weights),
                 formula=f"a prediction head of about {_HEAD_LAYERS.best:g} layers; a draft model of its own takes more",
             )
         )
@@ -96,11 +133,7 @@ def _vllm(model: Model, deployment: Deployment, weights: RankWeights) -> Overhea
                 formula="what reads pictures or sound is not in the configuration: 300 to 600 million parameters",
             )
         )
-    total = Ends(
-        low=_bytes(low) + head.low + unlisted.low,
-        best=_bytes(parts.total) + head.best + unlisted.best,
-        high=_bytes(high) + head.high + unlisted.high,
-    )
+    total = _vllm_total(made, deployment, weights)
     return Overheads(parts=tuple(found), total=total, notes=_vllm_notes(run, deployment))
 
 
@@ -154,7 +187,7 @@ def _unlisted_tower(run: Profile, weights: RankWeights) -> Ends[int]:
     """The weights of a tower that no configuration describes, where they are not among the weights."""
     made = run.shape.tower
     missing = made is not None and run.items > 0 and lacks_tower(made, weights)
-    return UNSTATED_WEIGHTS.map(_bytes) if missing else Ends(low=0, best=0, high=0)
+    return UNSTATED_WEIGHTS.map(_bytes) if missing else _NOTHING
 
 
 def _groups(count: int) -> str:
@@ -234,12 +267,18 @@ def _added(parts: tuple[Estimate, ...], notes: tuple[str, ...]) -> Overheads:
         for part in parts
         if part.gib.high > 0
     )
-    total = Ends(
-        low=sum(part.bytes.low for part in found),
-        best=sum(part.bytes.best for part in found),
-        high=sum(part.bytes.high for part in found),
-    )
-    return Overheads(parts=found, total=total, notes=notes)
+    return Overheads(parts=found, total=_sum(part.bytes for part in found), notes=notes)
+
+
+def _lasting(parts: tuple[Estimate, ...]) -> Iterable[Ends[int]]:
+    return (part.gib.map(_bytes) for part in parts if part.gib.high > 0)
+
+
+def _sum(parts: Iterable[Ends[int]]) -> Ends[int]:
+    low = best = high = 0
+    for one in parts:
+        low, best, high = low + one.low, best + one.best, high + one.high
+    return Ends(low=low, best=best, high=high)
 
 
 def _bytes(gib: float) -> int:

@@ -1,18 +1,20 @@
 """The sizes of a deployment's pools for any context, without asking for each where that changes nothing.
 
 Overheads may depend on the longest request: a dummy run below a few tokens, compute buffers, vLLM's older core. Within
-some ranges they rise with the context or stay, so where both ends of a range are equal, all of it is.
+some ranges they rise with the context or stay, so where two lengths of a range have equal pools, all between them have.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.overhead_defaults import V0_CHUNKS_ABOVE, is_v0
-from kvcore.plan.overheads import overheads
+from kvcore.plan.overhead_engines import BY_STAGE
+from kvcore.plan.overheads import total_overheads
 from kvcore.plan.pools import left_for_cache
 from kvcore.plan.rank_weights import RankWeights
 from kvcore.units import MAX_TOKENS
@@ -35,14 +37,24 @@ class PoolRanges:
     longest: int = MAX_TOKENS
     ranges: tuple[Range, ...] = ()
     """Contexts within which the pool does not grow: in each, what fits at a length fits at every shorter one."""
-    _known: dict[int, Sizes] = field(default_factory=dict)
-    _level: dict[Range, Sizes | None] = field(default_factory=dict)
+    _points: dict[Range, tuple[list[int], list[Sizes]]] = field(default_factory=dict)
+    _alike: tuple[int, ...] = ()
+    """For each stage the first of those whose overheads are the same."""
 
     def __post_init__(self) -> None:
         ends = {0, min(SHORT - 1, self.longest), self.longest}
         if self.deployment.engine == "vllm" and is_v0(self.deployment):
             ends.add(min(V0_CHUNKS_ABOVE, self.longest))
         self.ranges = tuple((first + 1, last) for first, last in pairwise(sorted(ends)))
+        first: dict[object, int] = {}
+        self._alike = tuple(first.setdefault(self._kind(one), stage) for stage, one in enumerate(self.loaded))
+
+    def _kind(self, weights: RankWeights) -> object:
+        """What overheads see of a stage."""
+        if self.deployment.engine not in BY_STAGE:
+            return None
+        ends = weights.stage == 0, weights.stage == len(self.loaded) - 1
+        return ends, weights.bytes, weights.knowledge, weights.parts
 
     def at(self, context: int) -> Sizes:
         """The sizes of the pools for this context."""
@@ -50,20 +62,29 @@ class PoolRanges:
             stages = (self.deployment.kv_bytes,) * max(self.deployment.pp, len(self.loaded))
             return stages, stages, stages
         span = next((one for one in self.ranges if context <= one[1]), (context, context))
-        if span not in self._level:
-            first, last = self._exactly(span[0]), self._exactly(span[1])
-            self._level[span] = first if first == last else None
-        return self._level[span] or self._exactly(context)
+        points = self._points.setdefault(span, ([], []))
+        if points[0] and context not in points[0]:
+            # More than one is asked for: the ends of the range may make all of it known.
+            for end in span:
+                self._exactly(end, *points)
+            right = bisect_left(points[0], context)
+            if points[0][right] != context and points[1][right - 1] == points[1][right]:
+                return points[1][right]
+        return self._exactly(context, *points)
 
-    def _exactly(self, context: int) -> Sizes:
-        found = self._known.get(context)
-        if found is None:
-            own = replace(self.deployment, context=context)
-            left = [
-                left_for_cache(own, self.share, weights, overheads(self.model, own, weights)) for weights in self.loaded
-            ]
-            found = (
-                tuple(one.low for one in left), tuple(one.best for one in left), tuple(one.high for one in left)
-            )  # fmt: skip
-            self._known[context] = found
-        return found
+    def _exactly(self, context: int, contexts: list[int], found: list[Sizes]) -> Sizes:
+        """The sizes for this context, kept among the others of its range in the order of contexts."""
+        place = bisect_left(contexts, context)
+        if place == len(contexts) or contexts[place] != context:
+            contexts.insert(place, context)
+            found.insert(place, self._made(context))
+        return found[place]
+
+    def _made(self, context: int) -> Sizes:
+        own = self.deployment if context == self.deployment.context else replace(self.deployment, context=context)
+        totals = {stage: total_overheads(self.model, own, self.loaded[stage]) for stage in set(self._alike)}
+        left = [
+            left_for_cache(own, self.share, weights, totals[stage])
+            for weights, stage in zip(self.loaded, self._alike, strict=True)
+        ]
+        return tuple(one.low for one in left), tuple(one.best for one in left), tuple(one.high for one in left)

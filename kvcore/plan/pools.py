@@ -140,17 +140,15 @@ def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ..
     )
 
 
-def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, over: Overheads) -> Ends[int]:
-    """The pool on one GPU of a stage: low where the overheads are high; negative where nothing is left."""
+def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, over: Ends[int]) -> Ends[int]:
+    """The pool on one GPU of a stage: low where the overheads (in all) are high; negative where nothing is left."""
     total = deployment.gpu.memory_bytes
     if deployment.engine == "tensorrt-llm":
         exact = Fraction(str(share))
-        low, best, high = (
-            _part(total - weights.bytes - used, exact) for used in (over.total.high, over.total.best, over.total.low)
-        )
+        low, best, high = (_part(total - weights.bytes - used, exact) for used in (over.high, over.best, over.low))
         return Ends(low=low, best=best, high=high)
     usable = _usable(deployment, share) - weights.bytes
-    return Ends(low=usable - over.total.high, best=usable - over.total.best, high=usable - over.total.low)
+    return Ends(low=usable - over.high, best=usable - over.best, high=usable - over.low)
 
 
 def _usable(deployment: Deployment, share: float) -> int:
@@ -158,12 +156,17 @@ def _usable(deployment: Deployment, share: float) -> int:
     total = deployment.gpu.memory_bytes
     if share == 1 or deployment.engine == "tensorrt-llm":
         return total
+    return _rounded_up(total, share)
+
+
+@lru_cache(maxsize=1024)
+def _rounded_up(total: int, share: float) -> int:
     return ceil(total * Fraction(str(share)))
 
 
 def _pool(deployment: Deployment, share: float, weights: RankWeights, over: Overheads) -> Pool:
     total, usable = deployment.gpu.memory_bytes, _usable(deployment, share)
-    kv = left_for_cache(deployment, share, weights, over)
+    kv = left_for_cache(deployment, share, weights, over.total)
     if usable == total:
         first = Term(name="memory of the GPU", formula=f"{total:,} B", value=total, unit="B")
     else:

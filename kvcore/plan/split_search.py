@@ -12,7 +12,7 @@ from kvcore.model.model import Model
 from kvcore.plan.basis import Basis, basis
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import Filler, filler
-from kvcore.plan.overheads import overheads
+from kvcore.plan.overheads import total_overheads
 from kvcore.plan.pools import left_for_cache, loaded_weights, pools, usable_share
 from kvcore.plan.rank_weights import RankWeights
 from kvcore.plan.shards import Shard, shards
@@ -145,7 +145,7 @@ class Search:
             return tuple(pool.kv_bytes.low for pool in pools(self.model, deployment, loaded=split.loaded))
         share = usable_share(self.model, deployment)
         return tuple(
-            left_for_cache(deployment, share, weights, overheads(self.model, deployment, weights)).low
+            left_for_cache(deployment, share, weights, total_overheads(self.model, deployment, weights)).low
             for weights in split.loaded
         )
 

@@ -14,6 +14,7 @@ from kvcore.hardware import accelerator
 from kvcore.plan.answers import most_users
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import grid
+from kvcore.plan.overheads import total_overheads
 from kvcore.plan.plan import make_plan
 from kvcore.plan.pools import pools
 from kvcore.units import GIB, KIB
@@ -88,3 +89,73 @@ def test_pools_of_a_context_are_those_of_a_plan_for_it(name: str, version: str) 
     assert ranges is not None
     for context in (1, 3, 20, 63, 64, 65, 2048, 2049, 20_000, 32_768, 32_769, 35_000, 100_000, 131_072):
         assert ranges.at(context) == sizes(pools(model, replace(deployment, context=context)))
+
+
+# A latent, one with an index beside it, pictures, pictures by cross attention, and states.
+_KINDS = (
+    "deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-V3.2-Exp", "Qwen/Qwen2.5-VL-3B-Instruct",
+    "meta-llama/Llama-3.2-11B-Vision-Instruct", "Qwen/Qwen3-Next-80B-A3B-Instruct", "moonshotai/Kimi-K3",
+)  # fmt: skip
+_SPLITS: dict[str, dict[str, int]] = {
+    "vllm": {"tp": 2, "pp": 3}, "sglang": {"tp": 2, "pp": 3}, "tensorrt-llm": {"tp": 2}, "llama.cpp": {"pp": 4},
+    "ollama": {"pp": 4}, "transformers": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["0.6.3", "0.10.0", None])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("model_id", _KINDS)
+def test_pools_between_two_contexts_that_have_equal_ones_are_equal(
+    model_id: str, name: str, version: str | None
+) -> None:
+    """Each pool is asked for in the order of a grid, and again for each context alone."""
+    from kvcore.plan.basis import basis, sizes
+
+    if version is not None and name != "vllm":
+        version = None
+    model = load(model_id)
+    deployment = plain(engine=name, engine_version=version, gpu=accelerator("b300"), **_SPLITS[name])
+    ranges = basis(model, deployment).by_context
+    if ranges is None:
+        assert basis(model, deployment).refused
+        return
+    limit = model.context_limit or 2**20
+    contexts = sorted({1, 2, 17, 63, 64, 8191, 8192, 8193, *(max(1, limit * step // 23) for step in range(1, 24))})
+    for context in contexts:
+        asked = replace(deployment, context=context)
+        assert ranges.at(context) == sizes(pools(model, asked)), context
+        alone = basis(model, asked).by_context
+        assert alone is not None
+        assert alone.at(context) == ranges.at(context)
+
+
+@pytest.mark.parametrize(
+    ("model_id", "name", "most"),
+    [
+        # A mask for every length, the same on all eight GPUs.
+        ("moonshotai/Kimi-K3", "llama.cpp", 201),
+        # Room for cached latents up to 8,192 tokens, 8 of 200 columns; three kinds of stages and the ends of ranges.
+        ("deepseek-ai/DeepSeek-V3", "vllm", 48),
+        (LLAMA, "vllm", 9),
+    ],
+)
+def test_a_grid_asks_for_overheads_only_where_they_differ(
+    monkeypatch: pytest.MonkeyPatch, model_id: str, name: str, most: int
+) -> None:
+    """What an overhead depends on is asked for once: not for each stage, and not for lengths between equal ones."""
+    from kvcore.plan import pool_ranges
+
+    asked = 0
+
+    def counted(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return total_overheads(*args)
+
+    monkeypatch.setattr(pool_ranges, "total_overheads", counted)
+    model = load(model_id)
+    deployment = plain(engine=name, gpu=accelerator("b300"), pp=8)
+    limit = model.context_limit or 2**17
+    made = grid(model, deployment, [limit * (step + 1) // 200 for step in range(200)], range(1, 201))
+    assert made.fits.any()
+    assert 0 < asked <= most, asked

@@ -21,7 +21,7 @@ from kvcore.plan.overhead_fit import PRIOR, coefficients
 from kvcore.plan.overhead_rule import activation_gib, tower_peak_gib
 from kvcore.plan.overhead_shape import profile, shape
 from kvcore.plan.overhead_tower import QWEN_VL, Tower
-from kvcore.plan.overheads import Overheads, fitted, overheads
+from kvcore.plan.overheads import Overheads, fitted, overheads, total_overheads
 from kvcore.plan.rank_weights import rank_weights
 from kvcore.units import GIB
 
@@ -314,3 +314,12 @@ def test_longer_requests_never_take_less(model_id: str, version: str | None) -> 
     for shorter, longer in pairwise(found):
         assert shorter.best <= longer.best + 16
         assert shorter.high <= longer.high + 16
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "ollama", "transformers"])
+@pytest.mark.parametrize("model_id", [LLAMA_8B, "deepseek-ai/DeepSeek-V3", "Qwen/Qwen2.5-VL-3B-Instruct"])
+def test_the_total_alone_is_that_of_the_parts(model_id: str, name: str) -> None:
+    model = catalogue.load(model_id)
+    deployment = deployed("b300", engine=name, speculative_tokens=2 if name == "vllm" else 0)
+    for weights in rank_weights(model, deployment):
+        assert total_overheads(model, deployment, weights) == overheads(model, deployment, weights).total
