@@ -92,6 +92,10 @@ class Model:
         kept = (pair for pair in counts.items() if not isinstance(pair[0], SharedCache | NoMemory))
         object.__setattr__(self, "kept", tuple(kept))
 
+    def __hash__(self) -> int:
+        """Of what tells models apart: a hundred layers are too many to hash for every answer that is kept by model."""
+        return hash((self.name, self.model_type, self.hidden_size, self.num_attention_heads, len(self.layers)))
+
     @property
     def total_parameters(self) -> int | None:
         """Parameters of the language model, or None where its shape is not known."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
 
 from kvcore.errors import EngineError, KVCoreError, PlanError, UnitError
 from kvcore.formats import kv_format
@@ -13,7 +15,7 @@ from kvcore.plan.ends import Ends
 from kvcore.plan.fill import Fill, Filler, filler
 from kvcore.plan.machines import not_followed
 from kvcore.plan.pool_ranges import PoolRanges, Sizes
-from kvcore.plan.pools import Pool, loaded_weights, pools, usable_share
+from kvcore.plan.pools import Pool, check_known, loaded_weights, usable_share
 from kvcore.plan.shards import check
 from kvcore.units import MAX_BATCH, MAX_TOKENS
 from kvcore.weight_formats import weight_format
@@ -24,21 +26,37 @@ _FIRST_STEP, _WIDER = 32, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What all replicas hold of one length, in figures alone: whole requests, and as the engine counts them.
+
+    `concurrency` is None where the model keeps no cache or has no request of that length. `by_sequences`: a number of
+    requests that the engine allows binds at the safe end, and not the memory.
+    """
+
+    requests: Ends[int]
+    concurrency: Ends[Fraction] | None = None
+    by_sequences: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
     """Pools and their filler, or why there are none: `refused` with `reason` split, engine or weights.
 
-    `pools` are those of the deployment's context, `limit` the longest context that the model has, None where it
-    states none.
+    `limit` is the longest context that the model has, None where it states none.
     """
 
     model: Model
     deployment: Deployment
-    pools: tuple[Pool, ...] = ()
     filler: Filler | None = None
     by_context: PoolRanges | None = None
     reason: str = ""
     refused: str = ""
     limit: int | None = None
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools for the deployment's context with their terms in words, made when they are asked for."""
+        return () if self.by_context is None else self.by_context.pools
 
     def fills(self, context: int) -> Ends[Fill]:
         """What one replica holds in requests of that length; EngineError for what the engine refuses."""
@@ -66,6 +84,24 @@ class Basis:
             return self.fills(context).map(self.whole)
         except EngineError:
             return NONE
+
+    def held(self, context: int) -> Held:
+        """The figures of a plan for requests of that length, without its words."""
+        if self.filler is None or self.by_context is None or not self.allows(context):
+            return Held(requests=NONE)
+        most, none_left = self.filler.sequences, min(self.by_context.at(context)[0]) <= 0
+        if not self.filler.keeps_cache:
+            return Held(requests=self.without_cache(context), by_sequences=most is not None and not none_left)
+        try:
+            fills = self.fills(context)
+        except EngineError:
+            return Held(requests=NONE)
+        bound = fills.low.by_sequences or (most is not None and fills.low.requests >= most)
+        return Held(
+            requests=fills.map(self.whole),
+            concurrency=fills.map(lambda fill: fill.concurrency * self.deployment.dp),
+            by_sequences=bound and not none_left,
+        )
 
     def without_cache(self, context: int) -> Ends[int]:
         """Requests at once of a model that keeps no cache: what the engine allows, wherever the weights fit."""
@@ -145,8 +181,22 @@ class Basis:
 def basis(model: Model, deployment: Deployment) -> Basis:
     """What an engine or a split refuses and weights that are not known are said by the basis, not raised.
 
+    The last ones that were asked for are kept: a screen asks the same deployment for its plan, its grid and its gains.
     Raises UnitError for the name of a format that is not known, which is no refusal but a wrong word.
     """
+    try:
+        return _kept(model, deployment)
+    except TypeError:
+        # An option whose value cannot be a key.
+        return _made(model, deployment)
+
+
+@lru_cache(maxsize=256)
+def _kept(model: Model, deployment: Deployment) -> Basis:
+    return _made(model, deployment)
+
+
+def _made(model: Model, deployment: Deployment) -> Basis:
     limit = model.context_limit
     context = max(1, deployment.context if limit is None else min(deployment.context, limit))
     if refused := not_followed(deployment.engine, deployment.gpu):
@@ -156,15 +206,15 @@ def basis(model: Model, deployment: Deployment) -> Basis:
             return Basis(model=model, deployment=deployment, reason="split", refused=refused, limit=limit)
         made = filler(model, deployment, context)
         loaded, share = loaded_weights(model, deployment), usable_share(model, deployment)
-        own = deployment if context == deployment.context else replace(deployment, context=context)
-        found = pools(model, own, loaded=loaded, share=share)
+        check_known(model, deployment, loaded)
     except KVCoreError as refusal:
         if isinstance(refusal, UnitError) and not _known_formats(deployment):
             raise
         reason = "weights" if isinstance(refusal, PlanError) else "engine"
         return Basis(model=model, deployment=deployment, reason=reason, refused=str(refusal), limit=limit)
-    ranges = PoolRanges(model=model, deployment=deployment, loaded=loaded, share=share, longest=limit or MAX_TOKENS)
-    return Basis(model=model, deployment=deployment, pools=found, filler=made, by_context=ranges, limit=limit)
+    own = deployment if context == deployment.context else replace(deployment, context=context)
+    ranges = PoolRanges(model=model, deployment=own, loaded=loaded, share=share, longest=limit or MAX_TOKENS)
+    return Basis(model=model, deployment=deployment, filler=made, by_context=ranges, limit=limit)
 
 
 def _known_formats(deployment: Deployment) -> bool:

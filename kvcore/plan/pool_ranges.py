@@ -15,7 +15,7 @@ from kvcore.plan.deployment import Deployment
 from kvcore.plan.overhead_defaults import V0_CHUNKS_ABOVE, is_v0
 from kvcore.plan.overhead_engines import BY_STAGE
 from kvcore.plan.overheads import total_overheads
-from kvcore.plan.pools import left_for_cache
+from kvcore.plan.pools import Pool, left_for_cache, pools
 from kvcore.plan.rank_weights import RankWeights
 from kvcore.units import MAX_TOKENS
 
@@ -37,6 +37,7 @@ class PoolRanges:
     longest: int = MAX_TOKENS
     ranges: tuple[Range, ...] = ()
     """Contexts within which the pool does not grow: in each, what fits at a length fits at every shorter one."""
+    _pools: tuple[Pool, ...] | None = None
     _points: dict[Range, tuple[list[int], list[Sizes]]] = field(default_factory=dict)
     _alike: tuple[int, ...] = ()
     """For each stage the first of those whose overheads are the same."""
@@ -48,6 +49,13 @@ class PoolRanges:
         self.ranges = tuple((first + 1, last) for first, last in pairwise(sorted(ends)))
         first: dict[object, int] = {}
         self._alike = tuple(first.setdefault(self._kind(one), stage) for stage, one in enumerate(self.loaded))
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools for the deployment's own context, with their terms."""
+        if self._pools is None:
+            self._pools = pools(self.model, self.deployment, loaded=self.loaded, share=self.share)
+        return self._pools
 
     def _kind(self, weights: RankWeights) -> object:
         """What overheads see of a stage."""

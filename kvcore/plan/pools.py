@@ -66,14 +66,19 @@ def pools(
         loaded = loaded_weights(model, deployment)
     if deployment.kv_bytes is not None:
         return _stated(deployment, deployment.kv_bytes, loaded)
-    if not loaded:
+    check_known(model, deployment, loaded)
+    if share is None:
+        share = usable_share(model, deployment)
+    return tuple(_pool(deployment, share, weights, overheads(model, deployment, weights)) for weights in loaded)
+
+
+def check_known(model: Model, deployment: Deployment, loaded: tuple[RankWeights, ...]) -> None:
+    """PlanError where the weights are not known and no pool was stated."""
+    if not loaded and deployment.kv_bytes is None:
         raise PlanError(
             f"{model.name}: how much its weights take is not known from its configuration; state the memory that is "
             "left for the cache (kv_bytes), as an engine's log prints it"
         )
-    if share is None:
-        share = usable_share(model, deployment)
-    return tuple(_pool(deployment, share, weights, overheads(model, deployment, weights)) for weights in loaded)
 
 
 def loaded_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:

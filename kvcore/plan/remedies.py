@@ -9,6 +9,7 @@ from itertools import combinations
 from kvcore.errors import KVCoreError
 from kvcore.model.model import Model
 from kvcore.plan.answers import least_utilization, longest_context
+from kvcore.plan.basis import basis
 from kvcore.plan.changes import (
     MOST_UTILIZATION,
     Change,
@@ -70,14 +71,20 @@ def shortfall(model: Model, deployment: Deployment, users: int | None = None) ->
 
 def _least_pool(model: Model, deployment: Deployment, users: int | None, plan: Plan) -> int | None:
     """The smallest pool on each GPU that holds them, to the byte; None where no pool does."""
+    per_request = plan.layout.bytes_per_request if plan.layout is not None else MIB
+    each = -(-(users or 1) // deployment.dp)
+    low, high = 0, max(MIB, 2 * per_request * (each + 1))
+    if not make_plan(model, replace(deployment, kv_bytes=high), users).fits:
+        return None
+    # What fills a pool of that size fills a smaller one by the same rules.
+    base = basis(model, replace(deployment, kv_bytes=high))
+    if base.filler is None or base.by_context is None or not base.filler.keeps_cache:
+        return None
+    stages = len(base.by_context.at(deployment.context)[0])
 
     def enough(size: int) -> bool:
-        return make_plan(model, replace(deployment, kv_bytes=size), users).fits
+        return base.filler is not None and base.filler.holds(deployment.context, each, (size,) * stages)
 
-    per_request = plan.layout.bytes_per_request if plan.layout is not None else MIB
-    low, high = 0, max(MIB, 2 * per_request * (-(-(users or 1) // deployment.dp) + 1))
-    if not enough(high):
-        return None
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
@@ -219,6 +226,8 @@ def _hardware(model: Model, before: Plan, deployment: Deployment, users: int | N
 
 
 def _fitting(model: Model, before: Plan, change: Change, users: int | None) -> WhatIf | None:
-    """A change as a remedy where the plan after it fits at the safe end."""
+    """A change as a remedy where the plan after it fits at the safe end; most that are tried do not."""
+    if basis(model, change.deployment).requests(change.deployment.context).low < (users or 1):
+        return None
     after = make_plan(model, change.deployment, users)
     return told(change, before, after) if after.fits else None

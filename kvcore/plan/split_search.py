@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from kvcore.errors import KVCoreError
 from kvcore.hardware import Accelerator, accelerator
@@ -16,7 +17,6 @@ from kvcore.plan.overheads import total_overheads
 from kvcore.plan.pools import left_for_cache, loaded_weights, pools, usable_share
 from kvcore.plan.rank_weights import RankWeights
 from kvcore.plan.shards import Shard, shards
-from kvcore.plan.sharing import layout_at
 from kvcore.units import GIB
 
 # The GPU that bounds are made with.
@@ -94,24 +94,13 @@ class Search:
         """The valid splits of so many GPUs, made when their number is first needed."""
         if count not in self._splits:
             reference = accelerator(REFERENCE)
-            made = [
-                split
-                for shard in shards(self.model, self.asked.engine, count)
-                if not shard.refused and (split := self._made(shard, reference)) is not None
-            ]
-            self._splits[count] = tuple(made)
+            asked = replace(self.asked, gpu=reference, utilization=None)
+            try:
+                self._splits[count] = _splits(self.model, asked, count)
+            except TypeError:
+                # An option whose value cannot be a key.
+                self._splits[count] = _all_splits(self.model, asked, count)
         return self._splits[count]
-
-    def _made(self, shard: Shard, reference: Accelerator) -> Split | None:
-        deployment = self._on(reference, shard)
-        slack = _SLACK if _is_plain(self.model) else _MORE_SLACK
-        try:
-            loaded = loaded_weights(self.model, deployment)
-            request = layout_at(self.model, deployment, deployment.context).bytes_per_request
-        except KVCoreError:
-            return None
-        weights = max((rank.bytes for rank in loaded), default=0)
-        return Split(shard=shard, loaded=loaded, weights_bytes=weights, least_request_bytes=slack * request)
 
     def _bound(self, split: Split, usable: float, rules: Rules, gpu: Accelerator) -> float:
         """What the split cannot hold more of: by its bytes, and by what a GPU with no less memory holds."""
@@ -148,6 +137,29 @@ class Search:
             left_for_cache(deployment, share, weights, total_overheads(self.model, deployment, weights)).low
             for weights in split.loaded
         )
+
+
+@lru_cache(maxsize=128)
+def _splits(model: Model, asked: Deployment, count: int) -> tuple[Split, ...]:
+    return _all_splits(model, asked, count)
+
+
+def _all_splits(model: Model, asked: Deployment, count: int) -> tuple[Split, ...]:
+    """The valid splits of so many GPUs: the same for every GPU, share of its memory and number of users."""
+    made = (_split(model, shard, asked) for shard in shards(model, asked.engine, count) if not shard.refused)
+    return tuple(split for split in made if split is not None)
+
+
+def _split(model: Model, shard: Shard, asked: Deployment) -> Split | None:
+    deployment = shard.onto(asked)
+    slack = _SLACK if _is_plain(model) else _MORE_SLACK
+    try:
+        loaded = loaded_weights(model, deployment)
+        request = max(filler(model, deployment, deployment.context).request_bytes(deployment.context), default=0)
+    except KVCoreError:
+        return None
+    weights = max((rank.bytes for rank in loaded), default=0)
+    return Split(shard=shard, loaded=loaded, weights_bytes=weights, least_request_bytes=slack * request)
 
 
 def _rules(engine: str, gpu: Accelerator) -> Rules:

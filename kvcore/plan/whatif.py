@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from kvcore.errors import KVCoreError
 from kvcore.model.model import Model
+from kvcore.plan.basis import Held, basis
 from kvcore.plan.changes import (
     Change,
     Kind,
@@ -20,6 +21,7 @@ from kvcore.plan.changes import (
     weight_formats,
 )
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.ends import Ends
 from kvcore.plan.hardware_changes import other_engines, other_gpus, replicas, splits
 from kvcore.plan.offload import Offload, host_memory_text, offload
 from kvcore.plan.plan import Plan, make_plan
@@ -73,9 +75,9 @@ def whatifs(
     tried = list(_changes(model, deployment))
     if traffic is not None and traffic.peak_tokens < deployment.context:
         tried.append(context_to(deployment, traffic.peak_tokens, ", the expected length of a request"))
-    found = [one for change in tried if (one := what_if(model, before, change, users)) is not None]
-    found += [one for one in (_more_sequences(model, before, users), _prefix(model, before, traffic)) if one]
-    found = _few(sorted(found, key=_order))
+    gained: list[_Gained | WhatIf | None] = [_try(model, before, change) for change in tried]
+    gained += [_more_sequences(model, before), _prefix(model, before, traffic)]
+    found = _few(sorted((one for one in gained if one is not None), key=_order), model, before, users)
     idle = _offload(model, before)
     return (*found, idle) if idle is not None else tuple(found)
 
@@ -99,15 +101,26 @@ def _changes(model: Model, deployment: Deployment) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def what_if(model: Model, before: Plan, change: Change, users: int | None = None) -> WhatIf | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gained:
+    """A change that lets in more, before anything is said of it: most that are tried do not."""
+
+    change: Change
+    requests: Ends[int]
+    gain: float | None
+    gain_best: float | None
+
+
+def _try(model: Model, before: Plan, change: Change) -> _Gained | None:
     """One change against the plan before it; None where it is refused or gains nothing."""
-    after = make_plan(model, change.deployment, users)
-    if after.refused or after.requests is None:
+    base = basis(model, change.deployment)
+    if base.refused:
         return None
+    after = base.held(change.deployment.context)
     low, best = _gain(before, after, "low"), _gain(before, after, "best")
     if not after.requests.low or (low is not None and low < LEAST_GAIN):
         return None
-    return told(change, before, after, low, best)
+    return _Gained(change=change, requests=after.requests, gain=low, gain_best=best)
 
 
 def told(
@@ -137,42 +150,49 @@ def gain_words(before: Plan, after: Plan, gain: float | None) -> str:
     return f"{was:,} → {now:,} {noun} at once{times}, at the safe end"
 
 
-def _gain(before: Plan, after: Plan, end: str) -> float | None:
-    was, now = _held(before, end), _held(after, end)
+def _gain(before: Plan, after: Held, end: str) -> float | None:
+    was = _exact(before.requests, before.concurrency, before.binding.kind == "sequences", end)
+    now = _exact(after.requests, after.concurrency, after.by_sequences, end)
     return float(now / was) if was else None
 
 
-def _held(plan: Plan, end: str) -> Fraction:
+def _exact(requests: Ends[int] | None, concurrency: Ends[Fraction] | None, by_sequences: bool, end: str) -> Fraction:
     """Requests at once as an exact number, or whole ones where a number of sequences is less than the memory."""
-    if plan.requests is None:
+    if requests is None:
         return Fraction(0)
-    whole = getattr(plan.requests, end)
-    exact = Fraction(whole) if plan.concurrency is None else getattr(plan.concurrency, end)
-    return Fraction(whole) if plan.binding.kind == "sequences" or not whole else max(Fraction(whole), exact)
+    whole = getattr(requests, end)
+    exact = Fraction(whole) if concurrency is None else getattr(concurrency, end)
+    return Fraction(whole) if by_sequences or not whole else max(Fraction(whole), exact)
 
 
-def _few(ordered: list[WhatIf]) -> list[WhatIf]:
+def _few(ordered: list[_Gained | WhatIf], model: Model, before: Plan, users: int | None) -> list[WhatIf]:
     """Of changes of one kind that are many, the best ones, and of those with the same gain the simplest."""
     kept: list[WhatIf] = []
-    shown: dict[Kind, list[str]] = {}
+    shown: dict[Kind, list[tuple[int, int]]] = {}
     for one in ordered:
-        if one.kind not in _MOST:
+        if isinstance(one, WhatIf):
             kept.append(one)
             continue
-        before = shown.setdefault(one.kind, [])
-        if one.gain_words not in before and len(before) < _MOST[one.kind]:
-            before.append(one.gain_words)
-            kept.append(one)
+        kind, answer = one.change.kind, (one.requests.low, one.change.deployment.context)
+        others = shown.setdefault(kind, [])
+        if kind in _MOST and (answer in others or len(others) == _MOST[kind]):
+            continue
+        after = make_plan(model, one.change.deployment, users)
+        if not after.refused:
+            others.append(answer)
+            kept.append(told(one.change, before, after, one.gain, one.gain_best))
     return kept
 
 
-def _order(one: WhatIf) -> tuple[float, float, int]:
-    """The largest gain first; where none fit before, the most requests; of equals the one with fewer GPUs."""
-    now = 0 if one.plan is None or one.plan.requests is None else one.plan.requests.low
-    return (-(one.gain or 0.0), -float(now) if one.gain is None else 0.0, one.deployment.gpus)
+def _order(one: _Gained | WhatIf) -> tuple[float, float, int]:
+    requests = one.requests if isinstance(one, _Gained) else None if one.plan is None else one.plan.requests
+    deployment = one.change.deployment if isinstance(one, _Gained) else one.deployment
+    # The largest gain first; where none fit before, the most requests; of equals the one with fewer GPUs.
+    now = 0 if requests is None else requests.low
+    return (-(one.gain or 0.0), -float(now) if one.gain is None else 0.0, deployment.gpus)
 
 
-def _more_sequences(model: Model, before: Plan, users: int | None) -> WhatIf | None:
+def _more_sequences(model: Model, before: Plan) -> _Gained | None:
     """As many sequences as the memory holds, where the engine's own number is what binds; no more than can be said."""
     if before.binding.kind != "sequences" or before.concurrency is None:
         return None
@@ -187,7 +207,7 @@ def _more_sequences(model: Model, before: Plan, users: int | None) -> WhatIf | N
         deployment=replace(before.deployment, max_num_seqs=each),
         price="Larger batches: every request's tokens come slower, all together more.",
     )
-    return what_if(model, before, change, users)
+    return _try(model, before, change)
 
 
 def _prefix(model: Model, before: Plan, traffic: Traffic | None) -> WhatIf | None:

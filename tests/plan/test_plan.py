@@ -11,6 +11,7 @@ import pytest
 from kvcore.catalogue import load
 from kvcore.errors import UnitError
 from kvcore.hardware import accelerator
+from kvcore.plan.basis import basis
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.units import GIB, KIB, MIB
@@ -245,3 +246,30 @@ def test_what_the_range_leaves_open_is_said() -> None:
     between = make_plan(model, asked, plan.requests.best)
     assert not between.fits
     assert between.binding.sentence.endswith(f"At best guess it holds {plan.requests.best:,}.")
+
+
+def test_the_figures_alone_are_those_of_the_plan() -> None:
+    """What gains are reckoned with: requests, concurrency and whether a number of sequences binds, over many cases."""
+    found = 0
+    for model_id in ("meta-llama/Llama-3.3-70B-Instruct", "state-spaces/mamba-2.8b-hf", "google/gemma-3-27b-it"):
+        model = load(model_id)
+        for name in ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "ollama", "transformers"):
+            for pool in (None, 0, 2**40):
+                for seqs in (None, 3):
+                    asked = Deployment(
+                        gpu=accelerator("b300"), context=4096, engine=name, kv_bytes=pool, max_num_seqs=seqs
+                    )
+                    plan = make_plan(model, asked)
+                    if plan.refused:
+                        continue
+                    held, found = basis(model, asked).held(4096), found + 1
+                    assert (held.requests, held.concurrency) == (plan.requests, plan.concurrency)
+                    assert held.by_sequences == (plan.binding.kind == "sequences"), (model_id, name, pool, seqs)
+    assert found > 60
+
+
+def test_a_deployment_that_is_asked_again_is_not_worked_out_again() -> None:
+    model = load("meta-llama/Llama-3.3-70B-Instruct")
+    asked = Deployment(gpu=accelerator("h200-sxm"), context=7000, tp=4)
+    assert basis(model, asked) is basis(load("meta-llama/Llama-3.3-70B-Instruct"), replace(asked))
+    assert basis(model, replace(asked, context=7001)) is not basis(model, asked)

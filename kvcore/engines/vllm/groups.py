@@ -29,7 +29,7 @@ class BlockGroup:
 
     def bytes_on(self, stage: range) -> int:
         """Page bytes of the group's layers on a pipeline stage."""
-        return sum(spec.page_bytes * sum(layer in stage for layer in layers) for spec, layers in self.parts)
+        return sum(spec.page_bytes * sum(map(stage.__contains__, layers)) for spec, layers in self.parts)
 
 
 def block_groups(placed: tuple[Placed, ...], settings: VllmSettings) -> tuple[BlockGroup, ...]:

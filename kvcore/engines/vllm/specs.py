@@ -7,6 +7,7 @@ model_executor/layers/mamba/mamba_utils.py (states under tensor parallelism).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import lcm
 from typing import Literal, TypeAlias
 
@@ -106,7 +107,8 @@ def layer_specs(model: Model, settings: VllmSettings) -> tuple[Placed, ...]:
     return tuple((spec, tuple(layers)) for spec, layers in _with_head(model, placed, settings).items())
 
 
-def memory_layers(model: Model) -> tuple[tuple[Memory, list[int]], ...]:
+@lru_cache(maxsize=64)
+def memory_layers(model: Model) -> tuple[tuple[Memory, tuple[int, ...]], ...]:
     """The distinct memories that take any bytes, in order, and the layers that have them."""
     layers: dict[Memory, list[int]] = {memory: [] for memory, _ in model.kept}
     # Layers of one kind share one object: looking it up by identity spares hashing it for every layer.
@@ -119,7 +121,7 @@ def memory_layers(model: Model) -> tuple[tuple[Memory, list[int]], ...]:
             own = by_identity[key]
             if own is not None:
                 own.append(index)
-    return tuple(layers.items())
+    return tuple((memory, tuple(own)) for memory, own in layers.items())
 
 
 def _with_head(model: Model, placed: dict[Spec, list[int]], settings: VllmSettings) -> dict[Spec, list[int]]:

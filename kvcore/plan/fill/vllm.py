@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 
 from kvcore.engines.base import Layout
 from kvcore.engines.vllm.engine import VLLM
+from kvcore.engines.vllm.groups import BlockGroup
 from kvcore.engines.vllm.settings import VllmSettings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
@@ -30,6 +32,13 @@ def default_max_num_seqs(settings: VllmSettings) -> int:
     return min(many, settings.batched_tokens)
 
 
+@lru_cache(maxsize=512)
+def _planned(model: Model, settings: VllmSettings) -> tuple[tuple[BlockGroup, ...], int | None, tuple[int, ...]]:
+    """Groups, block size and bytes of a block on each stage: the same for every length and number of replicas."""
+    groups, block = VLLM.plan(model, settings)
+    return groups, block, VLLM.stage_block_bytes(model, settings, groups)
+
+
 class VllmFiller:
     """See kvcore.plan.fill.base.Filler. All ranks make as many blocks as the one that can make the fewest."""
 
@@ -39,8 +48,7 @@ class VllmFiller:
         self.model = model
         self.settings: VllmSettings = engine_settings(model, deployment, context)
         # Groups and pages do not depend on the length, only how many pages of each a request claims.
-        self.groups, self.block = VLLM.plan(model, self.settings)
-        self.block_bytes = VLLM.stage_block_bytes(model, self.settings, self.groups)
+        self.groups, self.block, self.block_bytes = _planned(model, replace(self.settings, max_model_len=1))
         self.keeps_cache = any(self.block_bytes)
         most = deployment.max_num_seqs or default_max_num_seqs(self.settings)
         self.sequences: int | None = most
