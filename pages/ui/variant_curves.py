@@ -25,9 +25,12 @@ _FIRST = 1024
 _WITHOUT_LIMIT = 2**20
 _POINTS = 60
 _HEIGHT = 540
-# Of the plot's height: what a name takes, and how far the plot reaches beyond the lines for names (in widths of them).
+# Of the plot's height: what a name takes.
 _NAME = FONT_SIZE * 1.35 / (_HEIGHT - 80)
-_BESIDE = 0.55
+# How far the plot reaches beyond the lines, in widths of them: there each is joined to its name in the margin.
+_BESIDE = 0.05
+# Characters of a name, and how wide one is at most on average, in pixels.
+_LONGEST, _WIDE = 18, 8.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,7 @@ class Curve:
 
 
 def drawn(rungs: Sequence[Rung], chosen: Rung) -> list[Rung]:
-    """The rungs that have a line: another format lowers a line without bending it, and is left to the ladder."""
+    """The rungs that have a line: another format moves a line without bending it, and is left to the ladder."""
     return [rung for rung in rungs if rung.shipped or rung is chosen or "@" not in rung.design]
 
 
@@ -63,7 +66,7 @@ def curves_chart(
     made = [
         Curve(
             line=line,
-            short=words.short(rung),
+            short=_short(words.short(rung)),
             held=curve(line.model, xs, line.kv, batch, source),
             colour=edge(variant_charts.kind_of(line.model), colours),
             dash=_DASHES.get(variant_charts.kind_of(line.model), "solid"),
@@ -79,7 +82,7 @@ def curves_chart(
     traces = [_trace(one, xs) for one in made]
     bends = [charts.bend_marks(one.line, first, last, batch, one.colour, colours) for one in made]
     traces += [trace for trace in bends if trace is not None]
-    notes, shapes = _names(made, xs, low, high, colours)
+    notes, shapes, beside = _names(made, xs, low, high, colours)
     mine = next((one for one in made if one.chosen), None)
     if mine is not None and tokens >= first:
         held = int(curve(mine.line.model, [tokens], mine.line.kv, batch, source)[0])
@@ -90,7 +93,10 @@ def curves_chart(
     beyond = math.log10(last) + _BESIDE * (math.log10(last) - math.log10(first))
     sides["xaxis"]["range"] = [math.log10(first), beyond]
     sides["xaxis"]["title"] = {"text": f"tokens in one request, up to {last:,}", "font": {"size": FONT_SIZE}}
-    layout = {"shapes": shapes, "annotations": notes, "hovermode": "x unified", **sides}
+    layout = {
+        "shapes": shapes, "annotations": notes, "hovermode": "x unified",
+        "margin": {"l": 8, "r": beside, "t": 20, "b": 8}, **sides,
+    }  # fmt: skip
     return figure(traces, layout, colours, height=_HEIGHT), _describe(made, xs, last)
 
 
@@ -124,18 +130,20 @@ def _trace(one: Curve, xs: np.ndarray) -> dict[str, Any]:
 
 def _names(
     made: Sequence[Curve], xs: np.ndarray, low: float, high: float, colours: Palette
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Names to the right of the lines' ends, moved apart where they would touch, each joined to its line."""
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+    """(names in the margin beside the lines' ends, moved apart, what joins each to its line, width of that margin)."""
     span = math.log10(high) - math.log10(low)
     ordered = sorted(made, key=lambda one: int(one.held[-1]))
     ends = [math.log10(max(int(one.held[-1]) / GIB, low)) for one in ordered]
     places = spread(ends, _NAME * span, math.log10(low) + _NAME * span / 2, math.log10(high) - _NAME * span / 2)
     last = math.log10(int(xs[-1]))
-    gap = 0.05 * (last - math.log10(int(xs[0])))
+    gap = _BESIDE * (last - math.log10(int(xs[0])))
     notes, shapes = [], []
     for one, end, place in zip(ordered, ends, places, strict=True):
         text = f"<b>{in_chart(one.short)}</b>" if one.chosen else in_chart(one.short)
-        at: dict[str, Any] = {"x": last + gap, "y": place, "xanchor": "left", "yanchor": "middle", "xshift": 3}
+        at: dict[str, Any] = {
+            "x": 1, "xref": "paper", "y": place, "xanchor": "left", "yanchor": "middle", "xshift": 3,
+        }  # fmt: skip
         notes.append(charts.free_text(text, colours, colour=one.colour, **at))
         shapes.append(
             {
@@ -147,7 +155,12 @@ def _names(
                 "line": {"color": one.colour, "width": 1},
             }
         )
-    return notes, shapes
+    return notes, shapes, math.ceil(max(len(one.short) for one in made) * _WIDE) + 8
+
+
+def _short(name: str) -> str:
+    """A name as there is room for beside the lines: whole words, and a sign that there was more."""
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1].rsplit(' ', 1)[0]} …"
 
 
 def spread(wanted: Sequence[float], step: float, low: float, high: float) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore import catalogue
+from kvcore.ladder import ladder
 from kvcore.units import GIB
-from pages.ui import html_table, variant_curves, variant_lessons
+from pages.ui import html_table, theme, variant_curves, variant_lessons
 from pages.ui import variant_words as words
 
 APP = str(Path(__file__).parents[2] / "app.py")
@@ -258,6 +260,22 @@ def test_names_stand_apart_and_near_their_lines() -> None:
     assert variant_curves.spread([0.0, 0.0, 0.1], 1.0, 0.0, 10.0) == [0.0, 1.0, 2.0]
     crowded = variant_curves.spread([1.0, 1.1, 1.2, 5.0, 5.1], 0.5, 0.0, 6.0)
     assert all(after - before >= 0.5 - 1e-9 for before, after in pairwise(crowded))
+
+
+def test_the_lines_take_the_width_and_the_names_a_margin_of_their_own() -> None:
+    """On a wide screen a share of the plot for names would leave a third of it empty."""
+    rungs = ladder(catalogue.load("meta-llama/Llama-3.3-70B-Instruct"),
+                   ("mha", "sliding:4096/1000", "hybrid:4:gdn@turboquant_3bit_nc"), tokens=8192).rungs  # fmt: skip
+    chosen = next(rung for rung in rungs if "@" in rung.design)
+    made = variant_curves.curves_chart(
+        rungs, chosen, tokens=8192, batch=1, source=None, marks=(), colours=theme.PALETTES["light"]
+    )
+    assert made is not None
+    low, high = made[0].layout["xaxis"]["range"]
+    assert (math.log10(131_072) - low) / (high - low) > 0.9
+    names = [note["text"] for note in made[0].layout["annotations"] if note["xref"] == "paper"]
+    assert set(names) == {"MHA", "shipped", "window 4K 1/1000", "<b>hybrid 1/4 …</b>"}
+    assert made[0].layout["margin"]["r"] >= 8 * len("window 4K 1/1000")
 
 
 def test_tables_escape_and_name_their_rows() -> None:
