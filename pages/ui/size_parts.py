@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 
 import streamlit as st
@@ -207,7 +208,7 @@ def tables(chosen: Chosen, scenario: Scenario, kv: KVFormat, result: SizeResult)
             st.dataframe(frame, hide_index=True, alt=alt, column_config=counts, key=f"table_{name}")
             st.download_button(
                 "Download CSV",
-                made.csv(frame),
+                partial(made.csv, frame),
                 f"kv-cache-{name}.csv",
                 "text/csv",
                 key=f"csv_{name}",

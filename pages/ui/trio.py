@@ -10,11 +10,11 @@ import streamlit as st
 from kvcore.engines.registry import NAMES
 from kvcore.engines.reserve import Reservation, reserve
 from kvcore.formats import KVFormat
-from kvcore.hardware import accelerator, accelerators
+from kvcore.hardware import accelerator
 from kvcore.scenario import Scenario
 from kvcore.size import SizeResult, resident_bytes
 from kvcore.units import format_bytes, parse_bytes
-from pages.ui import cards, controls, words
+from pages.ui import cards, controls, gpu_picker, words
 from pages.ui import trio_words as text
 from pages.ui.cards import Card
 from pages.ui.models import Chosen
@@ -67,12 +67,8 @@ def _controls() -> None:
         st.segmented_control(
             "Engine", NAMES, key="engine", format_func=lambda name: text.ENGINES[name], required=True, width="stretch"
         )
-    devices = {one.id: f"{one.name} · {format_bytes(one.memory_bytes, 1)}" for one in accelerators()}
     with gpu:
-        st.selectbox(
-            "GPU", list(devices), key="gpu", format_func=lambda one: devices[one],
-            help="Engines take defaults from it, such as how many tokens may be in flight at once.",
-        )  # fmt: skip
+        gpu_picker.pick(help_text="Engines take defaults from it, such as how many tokens may be in flight at once.")
     with ranks:
         controls.free(
             "tp", "Ranks (TP)", RANKS, "Tensor parallel: over how many GPUs each layer is split. Type any number."
@@ -157,7 +153,7 @@ def _stored(chosen: Chosen, reserved: Reservation, why: list[str]) -> None:
                 alt="Groups of layers as the engine stores them: pages, blocks and how many a request takes",
             )  # fmt: skip
             st.download_button(
-                "Download CSV", made.csv(groups), f"kv-cache-{reserved.engine}.csv", "text/csv", key="csv_trio",
+                "Download CSV", lambda: made.csv(groups), f"kv-cache-{reserved.engine}.csv", "text/csv", key="csv_trio",
                 on_click="ignore", icon=":material/download:",
             )  # fmt: skip
         computed.html(_terms(reserved))
