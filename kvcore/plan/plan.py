@@ -9,7 +9,7 @@ from typing import Literal
 from kvcore.engines.base import Layout
 from kvcore.errors import EngineError, UnitError
 from kvcore.model.model import Model
-from kvcore.plan.basis import NONE, Basis, basis, sizes
+from kvcore.plan.basis import NONE, Basis, Held, basis, sizes
 from kvcore.plan.bindings import Binding, beside_stated_pool, beyond_limit, memory_gone, refusal, running_out
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
@@ -20,7 +20,7 @@ from kvcore.plan.versions import newer_note
 from kvcore.size import Term
 from kvcore.units import MAX_BATCH
 
-__all__ = ["Binding", "Plan", "make_plan", "plan_from"]
+__all__ = ["Binding", "Plan", "make_plan", "plan_from", "starting"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,20 @@ def plan_from(base: Basis, users: int | None = None) -> Plan:
         return _nothing(base, users, Binding(kind="engine", sentence=str(error)), str(error))
     binding = memory_gone(base) or running_out(base, users, fills, requests)
     return _plan(base, users, binding, requests=requests, longest=base.longest(), layout=layout, fills=fills)
+
+
+def starting(base: Basis, users: int | None = None) -> Held | None:
+    """The figures of `plan_from` without its words; None where that plan would be refused."""
+    context = base.deployment.context
+    if base.refused or base.filler is None or context < 1:
+        return None
+    held = base.held(context)
+    try:
+        if base.allows(context):
+            base.filler.layout(context, max(1, users or min(1, held.requests.low)))
+    except EngineError:
+        return None
+    return held
 
 
 def _plan(

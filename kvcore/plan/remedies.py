@@ -22,7 +22,7 @@ from kvcore.plan.changes import (
 )
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.hardware_changes import more_gpus_to, other_engines, other_gpus, splits
-from kvcore.plan.plan import Plan, make_plan
+from kvcore.plan.plan import Plan, make_plan, starting
 from kvcore.plan.pools import usable_share
 from kvcore.plan.recommend import recommend
 from kvcore.plan.whatif import WhatIf, told
@@ -227,7 +227,8 @@ def _hardware(model: Model, before: Plan, deployment: Deployment, users: int | N
 
 def _fitting(model: Model, before: Plan, change: Change, users: int | None) -> WhatIf | None:
     """A change as a remedy where the plan after it fits at the safe end; most that are tried do not."""
-    if basis(model, change.deployment).requests(change.deployment.context).low < (users or 1):
+    base, wanted = basis(model, change.deployment), users or 1
+    if base.requests(change.deployment.context).low < wanted:
         return None
-    after = make_plan(model, change.deployment, users)
-    return told(change, before, after) if after.fits else None
+    after = starting(base, users)
+    return None if after is None or after.requests.low < wanted else told(change, before, after, users)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvcore.engines.base import Layout
 from kvcore.model.memories import State
 from kvcore.model.model import Model
+from kvcore.plan.basis import basis
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import filler
 from kvcore.plan.fill.settings import engine_settings
@@ -24,7 +25,9 @@ _COPIES = {
 
 def layout_at(model: Model, deployment: Deployment, tokens: int) -> Layout:
     """How the engine stores a request of `tokens` tokens on the fullest GPU; EngineError for what it refuses."""
-    return filler(model, deployment, deployment.context).layout(max(1, tokens), 1)
+    base = basis(model, deployment)
+    made = base.filler if base.allows(deployment.context) else None
+    return (made or filler(model, deployment, deployment.context)).layout(max(1, tokens), 1)
 
 
 def batched_tokens(model: Model, deployment: Deployment) -> int:

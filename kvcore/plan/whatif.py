@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from types import MappingProxyType
 
 from kvcore.errors import KVCoreError
@@ -24,7 +25,7 @@ from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.hardware_changes import other_engines, other_gpus, replicas, splits
 from kvcore.plan.offload import Offload, host_memory_text, offload
-from kvcore.plan.plan import Plan, make_plan
+from kvcore.plan.plan import Plan, make_plan, starting
 from kvcore.plan.traffic import Traffic, expected
 from kvcore.units import GIB, MAX_BATCH, plural
 
@@ -40,13 +41,14 @@ _MOST: Mapping[Kind, int] = MappingProxyType({"split": 4, "more GPUs": 4})
 class WhatIf:
     """One change, the deployment and the plan after it.
 
-    `gain` is how many times more requests fit at once at the safe end, `gain_best` at best guess; None where none fit
-    before, or where the gain is not one in requests at once (offloading). `gain_words` says it in words, `price` what
-    it costs. `users` is set by a remedy that serves fewer.
+    `requests` are those that fit at once after the change. `gain` is how many times more those are at the safe end,
+    `gain_best` at best guess; None where none fit before, or where the gain is not one in requests at once
+    (offloading). `gain_words` says it in words, `price` what it costs. `users` is set by a remedy that serves fewer,
+    `asked` are those that the plan before was asked for.
 
     `deployment` is the present one, and there is nothing to set, where the change is not one of the server: offloading,
-    fewer users, and a shared prefix that it would cache already. `plan` then is the present plan too; what a shared
-    prefix gains at the expected length is in `gain` and `gain_words` alone.
+    fewer users, and a shared prefix that it would cache already. `requests` and `plan` then are the present ones too;
+    what a shared prefix gains at the expected length is in `gain` and `gain_words` alone.
     """
 
     kind: Kind
@@ -57,9 +59,21 @@ class WhatIf:
     gain_best: float | None
     gain_words: str
     price: str
-    plan: Plan | None
+    requests: Ends[int] | None
+    model: Model
+    asked: int | None
     users: int | None = None
     offload: Offload | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan after the change, for as many users as the one before: made when it is asked for."""
+        return _planned(self.model, self.deployment, self.asked)
+
+
+@lru_cache(maxsize=256)
+def _planned(model: Model, deployment: Deployment, users: int | None) -> Plan:
+    return make_plan(model, deployment, users)
 
 
 def whatifs(
@@ -124,26 +138,27 @@ def _try(model: Model, before: Plan, change: Change) -> _Gained | None:
 
 
 def told(
-    change: Change, before: Plan, after: Plan, gain: float | None = None, gain_best: float | None = None
+    change: Change, before: Plan, after: Held, users: int | None, gain: float | None = None, best: float | None = None
 ) -> WhatIf:
-    """A change with the plan after it and what it gains; None where the gain is that it fits at all."""
+    """A change with what it holds then and what it gains; None where the gain is that it fits at all."""
     return WhatIf(
         kind=change.kind,
         name=change.name,
         change=change.change,
         deployment=change.deployment,
         gain=gain,
-        gain_best=gain_best,
-        gain_words=gain_words(before, after, gain),
+        gain_best=best,
+        gain_words=_gain_words(before, after, change.deployment.context, gain),
         price=change.price,
-        plan=after,
+        requests=after.requests,
+        model=before.model,
+        asked=users,
     )
 
 
-def gain_words(before: Plan, after: Plan, gain: float | None) -> str:
+def _gain_words(before: Plan, after: Held, length: int, gain: float | None) -> str:
     """`12 → 25 requests of 32,768 tokens at once (× 2.08), at the safe end`."""
-    was, now = (0 if plan.requests is None else plan.requests.low for plan in (before, after))
-    length = after.deployment.context
+    was, now = 0 if before.requests is None else before.requests.low, after.requests.low
     noun = "request" if now == 1 else "requests"
     noun += f", now of {length:,} tokens," if length != before.deployment.context else f" of {length:,} tokens"
     times = "" if gain is None else f" (× {gain:.3g})"
@@ -177,18 +192,17 @@ def _few(ordered: list[_Gained | WhatIf], model: Model, before: Plan, users: int
         others = shown.setdefault(kind, [])
         if kind in _MOST and (answer in others or len(others) == _MOST[kind]):
             continue
-        after = make_plan(model, one.change.deployment, users)
-        if not after.refused:
+        after = starting(basis(model, one.change.deployment), users)
+        if after is not None:
             others.append(answer)
-            kept.append(told(one.change, before, after, one.gain, one.gain_best))
+            kept.append(told(one.change, before, after, users, one.gain, one.gain_best))
     return kept
 
 
 def _order(one: _Gained | WhatIf) -> tuple[float, float, int]:
-    requests = one.requests if isinstance(one, _Gained) else None if one.plan is None else one.plan.requests
     deployment = one.change.deployment if isinstance(one, _Gained) else one.deployment
     # The largest gain first; where none fit before, the most requests; of equals the one with fewer GPUs.
-    now = 0 if requests is None else requests.low
+    now = 0 if one.requests is None else one.requests.low
     return (-(one.gain or 0.0), -float(now) if one.gain is None else 0.0, deployment.gpus)
 
 
@@ -233,7 +247,9 @@ def _prefix(model: Model, before: Plan, traffic: Traffic | None) -> WhatIf | Non
         gain_words=f"{apart.low:,} → {plural(together.low, 'request')} of {found.peak.tokens:,} tokens, the expected "
         f"length, at once (× {together.low / apart.low:.3g}), at the safe end, against each holding its own copy",
         price="What comes before the first difference must be the same token for token; nothing is lost in quality.",
-        plan=found.plan,
+        requests=found.plan.requests,
+        model=model,
+        asked=None,
     )
 
 
@@ -254,6 +270,8 @@ def _offload(model: Model, before: Plan) -> WhatIf | None:
         gain_best=None,
         gain_words=f"{host_memory_text(found, HOST_BYTES)} {found.pool_sentence}",
         price=found.sentence,
-        plan=before,
+        requests=before.requests,
+        model=model,
+        asked=before.users,
         offload=found,
     )

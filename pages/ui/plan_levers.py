@@ -130,7 +130,7 @@ def _rows(case: Case, found: Sequence[WhatIf], prefix: str, *, with_gain: bool) 
 def _gain(one: WhatIf, with_factor: bool) -> str:
     if one.kind == "prefix":
         return plain(one.gain_words)
-    held = "" if one.plan is None or one.plan.requests is None else f"{words.span(one.plan.requests)} at once"
+    held = "" if one.requests is None else f"{words.span(one.requests)} at once"
     return f"**{words.factor(one.gain)}** · {held}" if with_factor else held
 
 
@@ -148,7 +148,7 @@ def _all(case: Case, found: Sequence[WhatIf]) -> None:
             )  # fmt: skip
         columns = (("change", "w"), ("requests at once", "n"), ("gain", "n"), ("price", "w"))
         cells = [
-            [one.change, "" if one.plan is None or one.plan.requests is None else words.span(one.plan.requests),
+            [one.change, "" if one.requests is None else words.span(one.requests),
              words.factor(one.gain), one.price]
             for one in found
         ]  # fmt: skip

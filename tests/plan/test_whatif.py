@@ -10,7 +10,7 @@ from kvcore.hardware import accelerator
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.hardware_changes import larger_gpus, replicas, splits
-from kvcore.plan.plan import make_plan
+from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.quality_words import cache_quality
 from kvcore.plan.traffic import Traffic
 from kvcore.plan.whatif import LEAST_GAIN, WhatIf, whatifs
@@ -192,3 +192,23 @@ def test_no_more_gpus_than_can_be_planned(dp: int, doubled: bool) -> None:
     assert not list(splits(LLAMA, deployment, 2 * dp)) or doubled
     if not doubled:
         assert "more GPUs" not in {one.kind for one in whatifs(LLAMA, deployment)}
+
+
+def test_plans_of_changes_are_made_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dozens are tried for each answer of a screen, which shows their figures alone."""
+    from kvcore.plan import whatif
+
+    made: list[Deployment] = []
+
+    def counted(model: Model, deployment: Deployment, users: int | None = None) -> Plan:
+        made.append(deployment)
+        return make_plan(model, deployment, users)
+
+    monkeypatch.setattr(whatif, "make_plan", counted)
+    asked = Deployment(gpu=accelerator("h100-sxm"), context=12_345, tp=8)
+    found = whatifs(LLAMA, asked, 30)
+    assert len(found) > 5
+    assert made == [asked]
+    first = found[0]
+    assert first.plan.requests == first.requests
+    assert made == [asked, first.deployment]
