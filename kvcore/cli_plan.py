@@ -17,6 +17,7 @@ from kvcore.units import MAX_BATCH, parse_tokens
 if TYPE_CHECKING:
     from kvcore.model.model import Model
     from kvcore.plan.deployment import Deployment
+    from kvcore.plan.draft import Draft
     from kvcore.plan.plan import Plan
 
 # Options of one engine that every deployment has under a name of its own, by the field of the engine's settings.
@@ -63,6 +64,9 @@ def add(commands: Any) -> None:
     command.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs")
     command.add_argument("--no-prefix-caching", action="store_true", help="keep no past prompts")
     command.add_argument("--speculative-tokens", help="tokens that are proposed for each step")
+    command.add_argument("--mtp", action="store_true", help="the model's own prediction layers propose them")
+    command.add_argument("--draft", help="the model that proposes them, named as MODEL is; from the prompt unless said")
+    command.add_argument("--draft-weight-format", help="format of the draft's weights; the stored one unless said")
     command.add_argument("--kv-bytes", "--kv-cache-memory-bytes", help="memory for the cache on each GPU, in bytes")
     command.add_argument("--kv-gib", help="the same in GiB, as a log prints it")
     command.add_argument("--as", dest="variant", help="a counterfactual: mha, gqa:8, mqa, mla, sliding:4096/6, …")
@@ -80,6 +84,7 @@ def _run(options: argparse.Namespace) -> None:
     wanted = _deployment(options)
     model = sources.load(options.model, hub=options.hub, upper_bound=options.upper_bound, stdin=sys.stdin).model
     model = model if options.variant is None else variant(model, options.variant)
+    wanted = _speculating(model, wanted, options)
     deployment = _split(model, wanted, options, users)
     plan = make_plan(model, deployment, users)
     if plan.refused:
@@ -134,6 +139,38 @@ def _deployment(options: argparse.Namespace) -> Deployment:
         options=tuple(sorted(own.items())),
         **common,
     )
+
+
+def _speculating(model: Model, wanted: Deployment, options: argparse.Namespace) -> Deployment:
+    """The deployment with what proposes tokens; UnitError for options that do not go together.
+
+    Prediction layers propose a token each unless said otherwise.
+    """
+    draft = _draft(options)
+    if draft is None:
+        return wanted
+    tokens = wanted.speculative_tokens or (max(1, model.prediction.modules) if draft.own else 0)
+    if not tokens:
+        raise UnitError("--draft: say with --speculative-tokens how many it proposes for each step")
+    return replace(wanted, draft=draft, speculative_tokens=tokens)
+
+
+def _draft(options: argparse.Namespace) -> Draft | None:
+    from kvcore import sources
+    from kvcore.plan.draft import OWN_HEAD, Draft
+    from kvcore.weight_formats import weight_format
+
+    if options.draft is None:
+        if options.draft_weight_format is not None:
+            raise UnitError("--draft-weight-format: it is about the weights of a --draft, and none is named")
+        return OWN_HEAD if options.mtp else None
+    if options.mtp:
+        raise UnitError("--mtp, --draft: one of them proposes tokens, not both")
+    if options.draft == "-":
+        raise UnitError("--draft: standard input is for the model itself; write the draft's config.json to a file")
+    model = sources.load(options.draft, hub=options.hub, upper_bound=False, stdin=sys.stdin).model
+    wanted = options.draft_weight_format
+    return Draft(name=model.name, model=model, weight_format=None if wanted is None else weight_format(wanted).name)
 
 
 def _side(options: argparse.Namespace, name: str) -> int:

@@ -35,6 +35,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
     """The stable JSON form of a plan. Memory is that of one GPU; figures without a range are best guesses."""
     from kvcore.plan.answers import least_utilization
     from kvcore.plan.hourly import hourly
+    from kvcore.plan.speculation import proposer
 
     deployment, tightest = plan.deployment, _tightest(plan)
     price = hourly(deployment.gpu, deployment.gpus)
@@ -42,6 +43,9 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
     return {
         "fits": plan.fits,
         "weights_bytes": max(pool.weights_bytes for pool in plan.pools),
+        "draft": None if (chosen := proposer(deployment)) is None else chosen.text,
+        "speculative_tokens": deployment.speculative_tokens,
+        "draft_weights_bytes": max(pool.drafted[1] for pool in plan.pools),
         "overheads": [
             {
                 "name": part.name,
@@ -127,6 +131,8 @@ def _changed(before: Deployment, after: Deployment) -> dict[str, Any]:
     found = {name: getattr(after, name) for name in names}
     if "gpu" in found:
         found["gpu"] = after.gpu.id
+    if after.draft is not None and "draft" in found:
+        found["draft"] = after.draft.text
     if "options" in found:
         found |= dict(found.pop("options"))
     if after.gpus != before.gpus:
@@ -145,6 +151,9 @@ def plan_as_text(plan: Plan) -> str:
         _row("of each GPU", "low", "best", "high"),
         _row("weights", "", format_bytes(max(pool.weights_bytes for pool in plan.pools)), ""),
     ]
+    drafted = max((pool.drafted for pool in plan.pools), key=lambda part: part[1])
+    if drafted[1]:
+        rows.append(_row(f"of it {drafted[0]}", "", format_bytes(drafted[1]), ""))
     rows += [_ends_row(part.name, part.bytes, format_bytes) for part in tightest.overheads.parts]
     if plan.kv_bytes is not None:
         rows.append(_ends_row("left for the cache", plan.kv_bytes, _left))

@@ -245,3 +245,56 @@ def test_as_a_program() -> None:
     words = [sys.executable, "-m", "kvcore", "plan", LLAMA_70B, "--gpu", "h100-sxm", "--gpus", "4", "--context", "32K"]
     done = subprocess.run([*words, "--json"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["fits"] is True
+
+
+DEEPSEEK = ("deepseek-ai/DeepSeek-V3", "--gpu", "h200-sxm", "--tp", "8", "--context", "32K")
+
+
+def test_prediction_layers_are_a_part_of_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    """A module's 257 experts of 3 × 7168 × 2048 in fp8 over 8 ranks and a joint of 2 × 7168² in 16 bits on each."""
+    plain, own = answer(capsys, *DEEPSEEK), answer(capsys, *DEEPSEEK, "--mtp")
+    assert (plain["draft"], plain["speculative_tokens"], plain["draft_weights_bytes"]) == (None, 0, 0)
+    assert (own["draft"], own["speculative_tokens"]) == ("mtp", 1)
+    least = 257 * 3 * 7168 * 2048 // 8 + 2 * 2 * 7168 * 7168
+    assert least < own["draft_weights_bytes"] < least + 60 * 2**20
+    assert own["weights_bytes"] == plain["weights_bytes"] + own["draft_weights_bytes"]
+    assert '"method": "mtp"' in own["command"]
+    assert any("prediction module" in note for note in plain["notes"])
+    assert answer(capsys, *DEEPSEEK, "--mtp", "--speculative-tokens", "3")["speculative_tokens"] == 3
+    _, text, _ = run(capsys, *DEEPSEEK, "--mtp")
+    assert "of it prediction layers" in text
+
+
+def test_a_draft_model_by_id_or_by_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Llama 3.2 1B has 1,235,814,400 parameters; its cache is a quarter of Llama 3.1 8B's."""
+    asked = ("meta-llama/Llama-3.1-8B-Instruct", "--gpu", "h200-sxm", "--context", "32K", "--speculative-tokens", "4")
+    found = answer(capsys, *asked, "--draft", "meta-llama/llama-3.2-1b-instruct")
+    assert found["draft"] == "meta-llama/Llama-3.2-1B-Instruct"
+    assert found["draft_weights_bytes"] == pytest.approx(2 * 1_235_814_400, rel=1e-4)
+    assert found["bytes_per_request"] == 32_768 * (131_072 + 32_768)
+    smaller = answer(capsys, *asked, "--draft", "meta-llama/Llama-3.2-1B-Instruct", "--draft-weight-format", "fp8")
+    assert smaller["draft_weights_bytes"] < found["draft_weights_bytes"]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | {"vocab_size": 128_256}), "utf-8")
+    assert answer(capsys, *asked, "--draft", str(path))["draft_weights_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--draft", "meta-llama/Llama-3.2-1B-Instruct"), "say with --speculative-tokens"),
+        (("--draft", "meta-llama/Llama-3.2-1B-Instruct", "--mtp"), "not both"),
+        (("--draft", "-", "--speculative-tokens", "2"), "standard input"),
+        (("--draft", "no/such-model", "--speculative-tokens", "2"), "no/such-model"),
+        (("--draft-weight-format", "fp8"), "none is named"),
+        (("--mtp",), "has no prediction layers of its own"),
+        (("--draft", "Qwen/Qwen3-0.6B", "--speculative-tokens", "2"), "vocabulary of 151,936"),
+    ],
+)
+def test_who_proposes_has_to_be_said(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], why: str) -> None:
+    code, out, error = run(
+        capsys, "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "h200-sxm", "--context", "8K", *arguments
+    )
+    assert code == 2
+    assert out == ""
+    assert why in error

@@ -27,6 +27,9 @@ class Prediction:
     without saying so). `layers` are the layers of one module: what attends in each ("" for none) and its feed-forward
     part. `unknown` says why they cannot be counted. `columns`: the joint is split over the tensor-parallel ranks.
     `sixteen_bits`: the quantiser left them alone.
+
+    `eagle` is 1 or 3 of a configuration that is itself an EAGLE head for another model: it reads `features` hidden
+    states of `target_hidden` numbers, and proposes out of `vocabulary` tokens (0: all of them).
     """
 
     modules: int = 0
@@ -35,6 +38,10 @@ class Prediction:
     columns: bool = False
     sixteen_bits: bool = False
     unknown: str = ""
+    eagle: Literal[0, 1, 3] = 0
+    features: int = 1
+    target_hidden: int = 0
+    vocabulary: int = 0
 
 
 NO_PREDICTION = Prediction()
@@ -79,6 +86,8 @@ def read_prediction(
     text: Mapping[str, Any], model_type: str, layers: int, quantization: Mapping[str, Any]
 ) -> Prediction:
     """What the language model's configuration says; never an error, for it changes nothing of what is asked else."""
+    if eagle := _eagle(text):
+        return eagle
     rule = _RULES.get(model_type)
     names = _SAYS_SO if rule is None else rule.keys
     key, modules = next(((name, count) for name in names if (count := _count(text.get(name))) is not None), ("", None))
@@ -98,6 +107,28 @@ def read_prediction(
             return Prediction(modules=modules, key=key, unknown=reason, sixteen_bits=alone)
         built = found
     return Prediction(modules=modules, key=key, layers=built, columns=rule.columns, sixteen_bits=alone)
+
+
+def _eagle(text: Mapping[str, Any]) -> Prediction | None:
+    """An EAGLE head by its class's name or its vocabulary (vLLM 0.32, llama_eagle3.py); None for every other model."""
+    names = text.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    third = "eagle3" in name.lower() or _size(text.get("draft_vocab_size")) > 0
+    if not third and "eagle" not in name.lower():
+        return None
+    holder = text.get("eagle_config")
+    listed = holder.get("eagle_aux_hidden_state_layer_ids") if isinstance(holder, Mapping) else None
+    features = _size(text.get("num_aux_hidden_states")) or (len(listed) if isinstance(listed, list) else 0) or 3
+    return Prediction(
+        eagle=3 if third else 1,
+        features=min(features, _MOST_MODULES) if third else 1,
+        target_hidden=_size(text.get("target_hidden_size")),
+        vocabulary=_size(text.get("draft_vocab_size")),
+    )
+
+
+def _size(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**24 else 0
 
 
 def left_alone(quantization: Mapping[str, Any], layers: int) -> bool:

@@ -17,6 +17,7 @@ from kvcore.plan.machines import not_followed
 from kvcore.plan.pool_ranges import PoolRanges, Sizes
 from kvcore.plan.pools import Pool, check_known, loaded_weights, usable_share
 from kvcore.plan.shards import check
+from kvcore.plan.speculation import refused as not_speculated
 from kvcore.units import MAX_BATCH, MAX_TOKENS
 from kvcore.weight_formats import weight_format
 
@@ -200,6 +201,8 @@ def _made(model: Model, deployment: Deployment) -> Basis:
     limit = model.context_limit
     context = max(1, deployment.context if limit is None else min(deployment.context, limit))
     if refused := not_followed(deployment.engine, deployment.gpu):
+        return Basis(model=model, deployment=deployment, reason="engine", refused=refused, limit=limit)
+    if refused := not_speculated(model, deployment):
         return Basis(model=model, deployment=deployment, reason="engine", refused=refused, limit=limit)
     try:
         if refused := check(model, deployment):

@@ -148,7 +148,7 @@ def step_options(model: Model, deployment: Deployment) -> Iterator[Change]:
             kind="speculation",
             name="no speculation",
             change="Propose no tokens ahead",
-            deployment=replace(deployment, speculative_tokens=0),
+            deployment=replace(deployment, speculative_tokens=0, draft=None),
             price="One token a step again: a request's tokens come slower.",
         )
 

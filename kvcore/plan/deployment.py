@@ -10,6 +10,8 @@ from kvcore.engines.registry import engine
 from kvcore.errors import UnitError
 from kvcore.hardware import Accelerator
 from kvcore.model.model import Model
+from kvcore.plan.draft import Draft
+from kvcore.plan.prediction_head import prediction_head
 from kvcore.units import check_tokens
 
 MAX_GPUS = 4096
@@ -22,8 +24,9 @@ class Deployment:
     `context` is the longest request that the engine is started for (max_model_len). `dcp` splits the tokens of a
     request over ranks of the tensor-parallel group. None means the engine's own default. `utilization` is
     gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction, whichever the engine has. `kv_bytes` is a
-    cache pool for each GPU that somebody read off a log: nothing about memory is estimated then. `options` are further
-    options of the engine, by the field of its settings, sorted.
+    cache pool for each GPU that somebody read off a log: nothing about memory is estimated then. `draft` proposes
+    `speculative_tokens` a step; where it is None they are taken from the prompt (n-gram), which has no weights.
+    `options` are further options of the engine, by the field of its settings, sorted.
     """
 
     gpu: Accelerator
@@ -44,6 +47,7 @@ class Deployment:
     enforce_eager: bool = False
     prefix_caching: bool = True
     speculative_tokens: int = 0
+    draft: Draft | None = None
     kv_bytes: int | None = None
     options: tuple[tuple[str, Any], ...] = field(default=())
 
@@ -61,6 +65,8 @@ class Deployment:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UnitError(f"{name}: {value:,} is less than 1")
+        if self.draft is not None and self.speculative_tokens < 1:
+            raise UnitError(f"speculative tokens: {self.draft.text} proposes at least one a step; say how many")
         if self.kv_bytes is not None and self.kv_bytes < 0:
             raise UnitError(f"memory for the cache: {self.kv_bytes:,} B is less than none")
 
@@ -73,6 +79,11 @@ class Deployment:
     def replica_gpus(self) -> int:
         """GPUs of one replica."""
         return self.tp * self.pp
+
+    def _own_layers(self, model: Model) -> int | None:
+        """Layers with a cache of the model's own prediction modules, where those propose."""
+        head = prediction_head(model) if self.draft is not None and self.draft.own else None
+        return sum(any(memory.kind != "none" for memory in layer) for layer in head.layers) if head else None
 
     def common(self, context: int | None = None) -> Common:
         """What every engine is asked in the same words, for a request of `context` tokens (the longest unless said)."""
@@ -94,6 +105,8 @@ class Deployment:
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "no_prefix_caching": None if self.prefix_caching else True,
             "num_speculative_tokens": self.speculative_tokens or None,
+            "spec_draft_n_max": None if self.draft is None else self.speculative_tokens,
+            "mtp_layers": self._own_layers(model),
         }
         values = {name: value for name, value in own.items() if name in known and value is not None}
         return chosen.settings(model, self.common(context), values | dict(self.options))

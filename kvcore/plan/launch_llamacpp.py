@@ -9,6 +9,7 @@ from kvcore.engines.llamacpp.settings import LlamaCppSettings
 from kvcore.engines.ollama import OLLAMA, OllamaSettings
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.draft import Draft
 from kvcore.plan.launch_words import Command, put, stem, stored_format
 from kvcore.weight_formats import weight_format
 
@@ -28,12 +29,24 @@ def llamacpp(model: Model, deployment: Deployment, settings: LlamaCppSettings) -
         words += ["--batch-size", str(computed)]
     if deployment.speculative_tokens and not settings.spec_draft_n_max:
         words += ["--spec-draft-n-max", str(deployment.speculative_tokens)]
+    drafted = _drafted(deployment.draft) if deployment.draft is not None else ([], ())
+    words += drafted[0]
     if not deployment.prefix_caching:
         words.append("--no-cache-prompt")
-    notes = [note, *_pool_notes(deployment, "llama.cpp")]
+    notes = [note, *drafted[1], *_pool_notes(deployment, "llama.cpp")]
     if deployment.pp > 1:
         notes.append(f"Layers are divided over the {deployment.pp} GPUs that CUDA_VISIBLE_DEVICES leaves.")
     return Command(words=tuple(words), notes=tuple(notes))
+
+
+def _drafted(draft: Draft) -> tuple[list[str], tuple[str, ...]]:
+    """The file's own prediction layers, or a model that proposes."""
+    if draft.own:
+        return ["--spec-type", "draft-mtp"], ("The GGUF file has to hold the prediction layers; some leave them out.",)
+    path = f"./{stem(draft.name)}.gguf"
+    return ["--spec-type", "draft-simple", "--model-draft", path], (
+        f"{path} stands for a GGUF file of the draft {stem(draft.name)}.",
+    )
 
 
 def ollama(model: Model, deployment: Deployment, settings: OllamaSettings) -> Command:

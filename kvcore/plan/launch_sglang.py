@@ -9,12 +9,14 @@ from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.draft import Draft
 from kvcore.plan.launch_words import (
     SIXTEEN_BITS,
     Command,
     cache_word,
     head_note,
     host_note,
+    model_reference,
     other_weights,
     pairs,
     put,
@@ -81,7 +83,23 @@ def _speculation(model: Model, deployment: Deployment) -> tuple[list[str], tuple
     count = deployment.speculative_tokens
     if not count:
         return [], ()
+    if deployment.draft is not None:
+        return _drafted(deployment.draft, count)
     # The tokens that are verified at once are the proposed ones and the last accepted one.
     words = ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", str(count + 1)]
     how = f"--speculative-algorithm NEXTN --speculative-num-steps {count} --speculative-eagle-topk 1"
     return words, (head_note(model, how),)
+
+
+def _drafted(draft: Draft, count: int) -> tuple[list[str], tuple[str, ...]]:
+    """The model's own prediction layers (NEXTN), or a model that proposes (STANDALONE), one chain of tokens."""
+    chain = ["--speculative-num-steps", str(count), "--speculative-eagle-topk", "1"]
+    chain += ["--speculative-num-draft-tokens", str(count + 1)]
+    if draft.own:
+        return ["--speculative-algorithm", "NEXTN", *chain], ()
+    name, notes = model_reference(draft.name)
+    if draft.weight_format is not None:
+        notes += (f"The draft was planned with {draft.weight_format} weights: name a checkpoint that is stored so.",)
+    method = {0: "STANDALONE", 1: "EAGLE", 3: "EAGLE3"}[0 if draft.model is None else draft.model.prediction.eagle]
+    words = ["--speculative-algorithm", method, "--speculative-draft-model-path", name, *chain]
+    return words, notes

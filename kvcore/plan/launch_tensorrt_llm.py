@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 from kvcore.engines.tensorrt_llm import TENSORRT_LLM
 from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.draft import Draft
 from kvcore.plan.launch_words import (
     SIXTEEN_BITS,
     Command,
     cache_word,
     head_note,
     host_note,
+    model_reference,
     other_weights,
     pairs,
     put,
@@ -47,7 +51,9 @@ def tensorrt_llm(model: Model, deployment: Deployment, settings: TensorRtLlmSett
     if files:
         words += ["--extra_llm_api_options", CONFIG]
     notes = list(_weight_notes(model, deployment))
-    if deployment.speculative_tokens:
+    if deployment.draft is not None:
+        notes += () if deployment.draft.own else model_reference(deployment.draft.name)[1]
+    elif deployment.speculative_tokens:
         notes.append(head_note(model, "decoding_type: MTP in the file"))
     if deployment.dp > 1 and not settings.enable_attention_dp:
         notes.append(f"trtllm-serve starts one replica: start it {deployment.dp} times behind a load balancer.")
@@ -79,9 +85,21 @@ def _yaml(deployment: Deployment, settings: TensorRtLlmSettings) -> list[str]:
         lines.append("enable_attention_dp: true")
     if deployment.enforce_eager:
         lines.append("cuda_graph_config: null")
-    if deployment.speculative_tokens:
+    if deployment.draft is not None:
+        lines += _drafted(deployment.draft, deployment.speculative_tokens)
+    elif deployment.speculative_tokens:
         lines += ["speculative_config:", "  decoding_type: NGram", f"  max_draft_len: {deployment.speculative_tokens}"]
     return lines
+
+
+def _drafted(draft: Draft, count: int) -> list[str]:
+    """The model's own prediction layers, or a model that proposes; JSON's strings are YAML's."""
+    if draft.own:
+        return ["speculative_config:", "  decoding_type: MTP", f"  num_nextn_predict_layers: {count}"]
+    name = json.dumps(model_reference(draft.name)[0])
+    method = "Eagle3" if draft.model is not None and draft.model.prediction.eagle else "Draft_Target"
+    return ["speculative_config:", f"  decoding_type: {method}", f"  max_draft_len: {count}",
+            f"  speculative_model: {name}"]  # fmt: skip
 
 
 def _weight_notes(model: Model, deployment: Deployment) -> tuple[str, ...]:

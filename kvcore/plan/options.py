@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -12,6 +13,7 @@ from kvcore.engines.registry import engine
 from kvcore.errors import UnitError
 from kvcore.hardware import accelerator
 from kvcore.plan.deployment import MAX_GPUS, Deployment
+from kvcore.plan.draft import OWN, OWN_HEAD, Draft
 from kvcore.scenario import Scenario, read_query, write_query
 from kvcore.units import GIB, MAX_BATCH, parse_bytes, parse_tokens
 from kvcore.weight_formats import weight_format
@@ -81,6 +83,8 @@ class ConcurrencyOptions:
     `users` are requests at once (0: as many as the scenario says, 30 where that is one). `count` GPUs serve in the
     `split` (`auto`: the first that the engine takes). `have` is a cache pool for each GPU that was read off a log.
     `util` is the engine's share of the memory, `batched` and `seqs` its limits of a step; 0 leaves each to the engine.
+    `draft` proposes the `spec` tokens of a step: `mtp`, or a model of the catalogue ("": they are taken from the
+    prompt).
     `version` is the engine's release whose rules are meant ("": the newest that is followed), and `more` are further
     options of the engine as `field=value`. Lengths that are expected, in tokens: `prompt`, `answer`, `thinking`, and
     `shared` of the prompt that all requests begin with. Of `people`, `active`
@@ -100,6 +104,7 @@ class ConcurrencyOptions:
     eager: bool = False
     prefix: bool = True
     spec: int = 0
+    draft: str = ""
     version: str = ""
     more: tuple[str, ...] = ()
     prompt: int = 6144
@@ -162,6 +167,7 @@ def deployment(scenario: Scenario, options: ConcurrencyOptions, split: Split) ->
         enforce_eager=options.eager,
         prefix_caching=options.prefix,
         speculative_tokens=options.spec,
+        draft=read_draft(options.draft) if options.spec else None,
         kv_bytes=parse_bytes(options.have) if options.have else None,
         options=_typed(scenario.engine, options.more),
     )
@@ -186,6 +192,7 @@ def taken(
         eager=changed.enforce_eager,
         prefix=changed.prefix_caching,
         spec=changed.speculative_tokens,
+        draft="" if changed.draft is None else changed.draft.text,
         version=changed.engine_version or "",
         more=tuple(f"{name}={_word(value)}" for name, value in changed.options),
     )
@@ -308,6 +315,34 @@ def _read_kept(text: str) -> str:
     return text
 
 
+def read_draft(text: str) -> Draft | None:
+    """Who proposes tokens, as `Draft.text` spells it, of the catalogue; None for "", the prompt itself.
+
+    UnitError for anything else: an address names no files and fetches nothing.
+    """
+    plain = text.strip()
+    if plain.lower() == OWN:
+        return OWN_HEAD
+    return _catalogued(plain) if plain else None
+
+
+@lru_cache(maxsize=64)
+def _catalogued(text: str) -> Draft:
+    from kvcore import catalogue
+
+    name, at, wanted = text.partition("@")
+    entry = catalogue.find(name)
+    if entry is None:
+        raise UnitError(f"draft: {name[:80]!r} is not {OWN} and not in the catalogue{catalogue.hint(name)}")
+    found = weight_format(wanted).name if at else None
+    return Draft(name=entry.model_id, model=catalogue.load(entry.model_id), weight_format=found)
+
+
+def _read_draft(text: str) -> str:
+    found = read_draft(text)
+    return "" if found is None else found.text
+
+
 def _read_weights(text: str) -> str:
     return AUTO if text.strip().lower() == AUTO else weight_format(text).name
 
@@ -324,6 +359,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "eager": _switch,
     "prefix": _switch,
     "spec": _whole("speculative tokens", 0, 64),
+    "draft": _read_draft,
     "version": _read_version,
     "more": _read_more,
     "prompt": parse_tokens,

@@ -7,7 +7,7 @@ a dummy run; llama.cpp allocates compute buffers that follow from its graph; tra
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
@@ -15,12 +15,16 @@ from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.overhead_shape import shape
 from kvcore.plan.rank_weights import RankWeights
+from kvcore.plan.speculation import speculator
 from kvcore.units import GIB
 
 # What nvidia-smi reports and CUDA does not give (data/overheads.json), and what a CUDA context takes.
 DRIVER = Ends(low=0.25, best=0.45, high=0.8)
 CONTEXT = Ends(low=0.3, best=0.45, high=0.7)
 COLLECTIVES = Ends(low=0.3, best=0.8, high=2.0)
+# SGLang's, measured before its weights are loaded: of GPUs with links of their own and of others (two, four and eight
+# ranks, data/field/memory_sglang.jsonl).
+LINKED_RANKS, OTHER_RANKS = Ends(low=0.8, best=1.7, high=2.6), Ends(low=0.1, best=0.3, high=1.0)
 NOTHING = Ends(low=0.0, best=0.0, high=0.0)
 # llama.cpp computes in 32 bits (graph of a layer, llama-graph.cpp): gate, up, their product and five residual rows.
 _F32, _RESIDUAL_ROWS, _MASK_BYTES = 4, 5, 2
@@ -60,25 +64,26 @@ def _driver(deployment: Deployment) -> Estimate:
     )
 
 
-def _runtime(model: Model, deployment: Deployment) -> Estimate:
+def _runtime(model: Model, deployment: Deployment, collectives: Ends[float] = COLLECTIVES) -> Estimate:
     # Replicas of a mixture exchange what their experts need; others are servers of their own.
     several = deployment.tp > 1 or deployment.pp > 1 or (deployment.dp > 1 and model.experts is not None)
     gib = Ends(
-        low=CONTEXT.low + several * COLLECTIVES.low,
-        best=CONTEXT.best + several * COLLECTIVES.best,
-        high=CONTEXT.high + several * COLLECTIVES.high,
+        low=CONTEXT.low + several * collectives.low,
+        best=CONTEXT.best + several * collectives.best,
+        high=CONTEXT.high + several * collectives.high,
     )
     text = f"a context of {CONTEXT.best:g} GiB"
     if several:
-        text += f" + {COLLECTIVES.best:g} GiB for collectives"
+        text += f" + {collectives.best:g} GiB for collectives"
     return Estimate(name="runtime", gib=gib, formula=text)
 
 
 def _sglang(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
     share = deployment.utilization or 0.9
+    ranks = OTHER_RANKS if deployment.gpu.link_name is None else LINKED_RANKS
     parts = tuple(
         Estimate(name=part.name, gib=_times(part.gib, share), formula=f"{part.formula}, × {share:g}")
-        for part in (_driver(deployment), _runtime(model, deployment))
+        for part in (_driver(deployment), _runtime(model, deployment, ranks))
     )
     note = "Activations and CUDA graphs live in the share that SGLang leaves free (mem_fraction_static)."
     return Estimates(parts=parts, notes=(note,))
@@ -117,11 +122,11 @@ def compute_buffer_gib(model: Model, tokens: int, cells: int, flash: bool) -> En
     )
 
 
-def _buffers(model: Model, deployment: Deployment) -> Estimate:
+def _buffers(model: Model, deployment: Deployment, draft: Model | None = None) -> Estimate:
     tokens, cells, flash = _micro_batch(model, deployment)
     return Estimate(
         name="compute buffers",
-        gib=compute_buffer_gib(model, tokens, cells, flash),
+        gib=compute_buffer_gib(draft or model, tokens, cells, flash),
         formula=f"{tokens:,} tokens × one layer in 32 bits + a mask of {tokens:,} × {cells:,} × {_MASK_BYTES} B",
     )
 
@@ -146,7 +151,12 @@ def _micro_batch(model: Model, deployment: Deployment) -> tuple[int, int, bool]:
 
 def _llamacpp(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
     runtime = Estimate(name="runtime", gib=CONTEXT, formula=f"a context of {CONTEXT.best:g} GiB on each GPU")
-    return Estimates(parts=(_buffers(model, deployment), runtime, _driver(deployment)))
+    parts = [_buffers(model, deployment), runtime, _driver(deployment)]
+    draft = speculator(model, deployment)
+    if draft is not None:
+        # Its own context computes as many tokens at once over as many cells.
+        parts.insert(1, replace(_buffers(model, deployment, draft), name="compute buffers of the draft"))
+    return Estimates(parts=tuple(parts))
 
 
 def _ollama(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:

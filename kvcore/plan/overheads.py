@@ -24,8 +24,11 @@ from kvcore.plan.overhead_tower import UNSTATED_WEIGHTS, Tower, lacks_tower
 from kvcore.plan.rank_weights import RankWeights
 from kvcore.units import GIB
 
-# A prediction head is a layer of the model and a projection of two hidden states; its output head is shared.
-_HEAD_LAYERS = Ends(low=0.7, best=1.2, high=3.0)
+# Bytes a sequence and logit that the dummy run of a rejection sampler takes beside a sampler's: logits of the proposed
+# tokens in 16 bits, and at most a copy of them in 32 bits too (gpu_model_runner.py, _dummy_sampler_run).
+_PROPOSED = Ends(low=0, best=2, high=6)
+# Graphs of a draft's layers, as a share of as many layers of the model's.
+_DRAFT_GRAPHS = Ends(low=0.0, best=1.0, high=2.0)
 _NOTHING = Ends(low=0, best=0, high=0)
 
 
@@ -93,10 +96,10 @@ class _Run:
 
 
 def _vllm_total(made: _Run, deployment: Deployment, weights: RankWeights) -> Ends[int]:
-    """The fitted range of all parts, with what a prediction head and a tower without a configuration weigh."""
+    """The fitted range of all parts, with speculation and what a tower without a configuration weighs."""
     estimated = weights.bytes / GIB if weights.knowledge == "estimated" else 0.0
     low, high = ends_gib(made.rule, made.parts, made.profile, estimated)
-    head, unlisted = _head(made.profile, deployment, weights), _unlisted_tower(made.profile, weights)
+    head, unlisted = _speculation(made, deployment), _unlisted_tower(made.profile, weights)
     return Ends(
         low=_bytes(low) + head.low + unlisted.low,
         best=_bytes(made.parts.total) + head.best + unlisted.best,
@@ -104,12 +107,19 @@ def _vllm_total(made: _Run, deployment: Deployment, weights: RankWeights) -> End
     )
 
 
-def _head(run: Profile, deployment: Deployment, weights: RankWeights) -> Ends[int]:
-    """The weights of a prediction head where tokens are proposed."""
+def _speculation(made: _Run, deployment: Deployment) -> Ends[int]:
+    """What proposing tokens takes beside the proposer's weights, which are among the weights."""
     if not deployment.speculative_tokens:
         return _NOTHING
-    one = weights.bytes / max(1, run.shape.layers // deployment.pp)
-    return _HEAD_LAYERS.map(lambda layers: int(layers * one))
+    run, draft = made.profile, deployment.draft
+    layers = 0 if draft is None else 1 if draft.model is None else len(draft.model.layers)
+    logits = run.seqs * run.shape.vocabulary
+    graphs = made.parts.graphs * layers / max(1, run.shape.layers)
+    return Ends(
+        low=logits * _PROPOSED.low + _bytes(graphs * _DRAFT_GRAPHS.low),
+        best=logits * _PROPOSED.best + _bytes(graphs * _DRAFT_GRAPHS.best),
+        high=logits * _PROPOSED.high + _bytes(graphs * _DRAFT_GRAPHS.high),
+    )
 
 
 def _vllm(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
@@ -120,8 +130,9 @@ def _vllm(model: Model, deployment: Deployment, weights: RankWeights) -> Overhea
         found.append(
             Overhead(
                 name="speculation",
-                bytes=_head(run, deployment, weights),
-                formula=f"a prediction head of about {_HEAD_LAYERS.best:g} layers; a draft model of its own takes more",
+                bytes=_speculation(made, deployment),
+                formula=f"logits of what is proposed: {run.seqs:,} sequences × {run.shape.vocabulary:,} × "
+                f"{_PROPOSED.best} B" + (", and graphs of the draft's layers" if deployment.draft else ""),
             )
         )
     unlisted = _unlisted_tower(run, weights)

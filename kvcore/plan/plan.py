@@ -16,6 +16,7 @@ from kvcore.plan.ends import Ends
 from kvcore.plan.fill import Fill
 from kvcore.plan.pools import Pool
 from kvcore.plan.shards import notes as shard_notes
+from kvcore.plan.speculation import notes as speculation_notes
 from kvcore.plan.versions import newer_note
 from kvcore.size import Term
 from kvcore.units import MAX_BATCH
@@ -185,6 +186,7 @@ def _notes(base: Basis, layout: Layout | None, longest: Ends[int]) -> tuple[str,
     newer = newer_note(base.deployment)
     notes: dict[str, None] = {newer: None} if newer else {}
     notes |= dict.fromkeys(f"{note}." for note in shard_notes(base.model, base.deployment))
+    notes |= dict.fromkeys(speculation_notes(base.model, base.deployment))
     for pool in base.pools:
         notes |= dict.fromkeys(pool.overheads.notes)
     if layout is not None:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil
 
-from kvcore.engines.sglang.memory import mem_fraction_static
+from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
 from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
 from kvcore.engines.vllm.budget import DEFAULT_UTILIZATION, OLD_UTILIZATION
 from kvcore.errors import PlanError
@@ -23,11 +23,13 @@ from kvcore.plan.ends import Ends
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.plan.overheads import Overheads, overheads
 from kvcore.plan.rank_weights import RankWeights, rank_weights
+from kvcore.plan.speculation import speculator_bytes, with_speculator
 from kvcore.size import Term
 
 # vLLM's default share before 0.21 (config/cache.py).
 _NEW_SHARE_FROM = (0, 21)
 _ANY_GPU = accelerator("h100-sxm")
+_SGLANG_STANDALONE, _SGLANG_HEAD = 6 * 1024, 2 * 1024
 NO_OVERHEADS = Overheads(parts=(), total=Ends(low=0, best=0, high=0), notes=())
 
 
@@ -36,7 +38,8 @@ class Pool:
     """The memory of one GPU of a pipeline stage: the fullest rank of it. `gpus` look like this, over all replicas.
 
     `usable_bytes` is what the engine's share lets it have; `kv_bytes` is low where the overheads are high, and may be
-    negative: nothing fits then. `left_bytes` of `total_bytes` are left to the system.
+    negative: nothing fits then. `left_bytes` of `total_bytes` are left to the system. `drafted` is the part of the
+    weights that proposes tokens ahead, its name and its bytes, ("", 0) where this stage has none.
     """
 
     stage: int
@@ -48,6 +51,7 @@ class Pool:
     kv_bytes: Ends[int]
     left_bytes: int
     terms: tuple[Term, ...]
+    drafted: tuple[str, int] = ("", 0)
 
 
 def pools(
@@ -87,12 +91,12 @@ def loaded_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, .
         return _loaded(model, replace(deployment, context=1, gpu=_ANY_GPU, utilization=None, kv_bytes=None))
     except TypeError:
         # An option whose value cannot be a key.
-        return rank_weights(model, deployment)
+        return with_speculator(rank_weights(model, deployment), model, deployment)
 
 
 @lru_cache(maxsize=1024)
 def _loaded(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
-    return rank_weights(model, deployment)
+    return with_speculator(rank_weights(model, deployment), model, deployment)
 
 
 def usable_share(model: Model, deployment: Deployment) -> float:
@@ -101,7 +105,14 @@ def usable_share(model: Model, deployment: Deployment) -> float:
     Of a device's total memory in vLLM and SGLang, of what is free after weights and activations in TensorRT-LLM.
     """
     if deployment.engine == "sglang":
-        return mem_fraction_static(model, engine_settings(model, deployment, max(1, deployment.context)))
+        settings = engine_settings(model, deployment, max(1, deployment.context))
+        found = mem_fraction_static(model, settings)
+        if deployment.draft is None or settings.mem_fraction_static is not None:
+            return found
+        # What it keeps off for a draft and its graphs (server_args.py, 0.5.23): in MiB, by who proposes.
+        more = _SGLANG_STANDALONE if deployment.draft.standalone else _SGLANG_HEAD
+        kept: float = reserved_mib(model, settings) + more
+        return float(round((settings.gpu_mib - kept) / settings.gpu_mib, 3))
     if deployment.engine == "tensorrt-llm":
         options = dict(deployment.options)
         default = TensorRtLlmSettings(max_seq_len=1).free_gpu_memory_fraction
@@ -136,6 +147,7 @@ def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ..
             total_bytes=total,
             usable_bytes=total,
             weights_bytes=loaded[stage].bytes if stage < len(loaded) else 0,
+            drafted=speculator_bytes(loaded[stage]) if stage < len(loaded) else ("", 0),
             overheads=NO_OVERHEADS,
             kv_bytes=Ends(low=kv_bytes, best=kv_bytes, high=kv_bytes),
             left_bytes=0,
@@ -177,7 +189,12 @@ def _pool(deployment: Deployment, share: float, weights: RankWeights, over: Over
     else:
         text = f"{total:,} B × {share:g} = {usable:,} B"
         first = Term(name="share of the GPU", formula=text, value=usable, unit="B")
-    taken = Term(name="weights", formula=weights.formula, value=weights.bytes, unit="B", knowledge=weights.knowledge)
+    drafted = speculator_bytes(weights)
+    loaded = [("weights", weights.formula, weights.bytes - drafted[1])]
+    loaded += [(f"weights of the {drafted[0]}", weights.drafted, drafted[1])] if drafted[1] else []
+    taken = tuple(
+        Term(name=name, formula=text, value=size, unit="B", knowledge=weights.knowledge) for name, text, size in loaded
+    )
     parts = tuple(
         Term(
             name=part.name,
@@ -197,7 +214,8 @@ def _pool(deployment: Deployment, share: float, weights: RankWeights, over: Over
         overheads=over,
         kv_bytes=kv,
         left_bytes=total - usable if usable < total else max(0, total - weights.bytes - over.total.high - kv.low),
-        terms=(first, taken, *parts, _left_term(deployment, share, usable, weights, over, kv)),
+        drafted=drafted,
+        terms=(first, *taken, *parts, _left_term(deployment, share, usable, weights, over, kv)),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Literal
 from kvcore.model.layer_kinds import dense_layers, sparse_layers
 from kvcore.model.memories import Attention, CrossAttention, Latent, SharedCache, State
 from kvcore.model.model import Model, WeightPart
+from kvcore.model.prediction import JOINT_BY_COLUMNS
 
 Place = Literal["layers", "first", "last"]
 COPIES = "latent up-projections, once more in 16 bits"
@@ -111,6 +112,8 @@ def _split(model: Model, part: WeightPart, ways: Ways) -> Piece:
         return _even(part, sparse_layers(model), Fraction(1, ways.shared))
     if part.name in ("router", "latent projections"):
         return _even(part, sparse_layers(model), Fraction(1))
+    if part.name == JOINT_BY_COLUMNS:
+        return _even(part, [1] * len(model.layers), Fraction(1, ways.attention))
     # A kind that is not known here is taken to be whole on every rank, which is safe.
     return _even(part, [1] * len(model.layers), Fraction(1))
 

@@ -18,10 +18,12 @@ from kvcore.engines.sglang.cells import split_stages as sglang_stages
 from kvcore.engines.tensorrt_llm.pools import split_stages as tensorrt_stages
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
+from kvcore.model.prediction import JOINT, JOINT_BY_COLUMNS
 from kvcore.model.stored_bits import UP_PROJECTION
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.prediction_head import prediction_head
 from kvcore.plan.rank_parts import COPIES, Piece, Ways, is_tied, pieces
-from kvcore.weight_formats import WeightFormat, chosen_weight_format, weights_bytes
+from kvcore.weight_formats import WeightFormat, chosen_weight_format, stored_weight_format, weights_bytes
 
 # Engines that put whole layers on each GPU; every further GPU is one more stage, however it is asked for.
 LAYER_SPLIT = ("llama.cpp", "ollama", "transformers")
@@ -36,13 +38,17 @@ _TIED_HEAD = "output head (a copy of the embedding)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWeights:
-    """Weights on the fullest GPU of one pipeline stage; `parts` are (kind, bytes) and add up to `bytes`."""
+    """Weights on the fullest GPU of one pipeline stage; `parts` are (kind, bytes) and add up to `bytes`.
+
+    `drafted` is the formula of the part that proposes tokens ahead (speculation.py), which `formula` leaves out.
+    """
 
     stage: int
     bytes: int
     knowledge: Literal["exact", "estimated"]
     parts: tuple[tuple[str, int], ...]
     formula: str
+    drafted: str = ""
 
 
 def rank_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
@@ -62,11 +68,13 @@ def rank_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...
     # llama.cpp and Ollama keep towers in a file of their own (mmproj).
     towers = 0 if deployment.engine in _TABLE_ON_HOST else model.tower_parameters
     rotary = _rotary_table(model) if deployment.engine == "vllm" else 0
-    scale = 1.0
+    scale, beside = 1.0, 0.0
     if stored.knowledge == "exact":
         counted = sum(sum(piece.whole) * _bits(piece.name, wanted) for piece in loaded) + towers * 16
-        scale = stored.bytes * 8 / counted if counted else scale
-    exact = stored.knowledge == "exact" and deployment.replica_gpus == 1 and not _leaves_table(deployment)
+        beside = _prediction_bits(model, stored.bytes * 8 - counted)
+        scale = stored.bytes * 8 / (counted + beside) if counted else scale
+    exact = stored.knowledge == "exact" and deployment.replica_gpus == 1 and not beside
+    exact = exact and not _leaves_table(deployment)
     found = []
     for stage, layers in enumerate(ranges):
         numbers = _on_stage(model, deployment, loaded, layers, stage, len(ranges))
@@ -189,8 +197,26 @@ def _format(model: Model, deployment: Deployment) -> str | None:
     return deployment.weight_format
 
 
+def _prediction_bits(model: Model, over: float) -> float:
+    """Bits of prediction layers among a checkpoint's own bytes, which are not loaded with the model.
+
+    `over` is what the checkpoint has more than the model. Some publish the layers with an embedding and an output head
+    of their own, some without, and repackagers leave them out: what comes nearest is taken.
+    """
+    head = prediction_head(model)
+    if head is None:
+        return 0.0
+    wanted = stored_weight_format(head)
+    bits = sum(part.parameters * _bits(part.name, wanted) for part in head.weights)
+    tables = model.prediction.modules * 2 * (model.vocab_size or 0) * model.hidden_size * 16
+    return min((0.0, bits, bits + tables), key=lambda guess: abs(over - guess))
+
+
 def _bits(name: str, wanted: WeightFormat) -> float:
-    return 16 if name == COPIES else wanted.bits_of("embedding" if name == _TIED_HEAD else name)
+    # The joint of a prediction module is a plain linear layer in vLLM and left alone by quantisers.
+    if name in (COPIES, JOINT, JOINT_BY_COLUMNS):
+        return 16
+    return wanted.bits_of("embedding" if name == _TIED_HEAD else name)
 
 
 def _on_stage(

@@ -11,6 +11,7 @@ from kvcore.errors import UnitError
 from kvcore.hardware import Accelerator, accelerator
 from kvcore.model.memories import Indexer
 from kvcore.model.model import Model
+from kvcore.plan import speculation
 from kvcore.plan.deployment import MAX_GPUS, Deployment
 from kvcore.plan.rank_weights import expert_ranks, stages
 from kvcore.plan.shard_rules import MATRIX_SPLIT, is_latent, kv_heads, refusals
@@ -47,7 +48,7 @@ def check(model: Model, deployment: Deployment) -> str:
     Raises EngineError for an engine that is not known. Memory is not looked at.
     """
     _known(deployment.engine)
-    return next(refusals(model, deployment), "")
+    return next(refusals(model, deployment), "") or speculation.refused(model, deployment)
 
 
 def notes(model: Model, deployment: Deployment) -> tuple[str, ...]:

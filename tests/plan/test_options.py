@@ -12,6 +12,7 @@ from kvcore.errors import UnitError
 from kvcore.hardware import accelerator
 from kvcore.live.link import READERS as LIVE
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.draft import OWN_HEAD
 from kvcore.plan.options import (
     READERS,
     ConcurrencyOptions,
@@ -19,6 +20,7 @@ from kvcore.plan.options import (
     deployment,
     keep,
     kept,
+    read_draft,
     read_split,
     split_of,
     taken,
@@ -48,6 +50,7 @@ def _made(draw: st.DrawFn) -> ConcurrencyOptions:
         eager=draw(st.booleans()),
         prefix=draw(st.booleans()),
         spec=draw(st.integers(0, 16)),
+        draft=draw(st.sampled_from(["", "mtp", "Qwen/Qwen3-0.6B", "meta-llama/Llama-3.2-1B-Instruct@fp8"])),
         version=draw(st.sampled_from(["", "0.7.3", "v0.11.0", "b6000", "0.6.4.post1"])),
         more=draw(st.sampled_from([(), ("swa_full=1",), ("page_size=64", "tool=llama-server")])),
         prompt=draw(st.integers(0, 10**6)),
@@ -85,7 +88,7 @@ def test_whatever_the_address_holds_there_are_options(query: dict[str, str]) -> 
     ("name", "text"),
     [("users", "-1"), ("users", "٣"), ("count", "0"), ("count", "5000"), ("split", "tp"), ("split", "tp8-tp4"),
      ("split", "tp0"), ("split", "tp4096-pp2"), ("weights", "q9"), ("have", "x"), ("have", "0 GiB"), ("util", "1.01"), ("util", "92%"),
-     ("eager", "yes"), ("more", "rm -rf"), ("version", "0.7;ls"), ("version", "9" * 41), ("prompt", "many"), ("active", "200"), ("curves", "a,b,c,d,e,f"),
+     ("eager", "yes"), ("more", "rm -rf"), ("version", "0.7;ls"), ("version", "9" * 41), ("draft", "/etc/hostname"), ("draft", "no/such-model"), ("draft", "Qwen/Qwen3-0.6B@q99"), ("prompt", "many"), ("active", "200"), ("curves", "a,b,c,d,e,f"),
      ("kept", "x" * 20_000), ("kept", "users=many"), ("kept", "other=1"), ("kept", "users"), ("kept", "kept=users%3D1"), ("seconds", "1.5"), ("host", "-3"), ("minute", "1e3")],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(name: str, text: str) -> None:
@@ -93,6 +96,17 @@ def test_what_cannot_be_read_is_named(name: str, text: str) -> None:
     assert options == ConcurrencyOptions()
     assert len(problems) == 1
     assert problems[0].startswith(f"The address's {name} was not taken: ")
+
+
+def test_a_draft_of_the_address_is_the_catalogues() -> None:
+    scenario, options = Scenario(engine="vllm"), ConcurrencyOptions(spec=3, draft="Qwen/Qwen3-0.6B@fp8")
+    found = deployment(scenario, options, Split()).draft
+    assert found is not None
+    assert found.model is not None
+    assert (found.text, found.model.hidden_size, found.weight_format) == ("Qwen/Qwen3-0.6B@fp8", 1024, "fp8")
+    assert deployment(scenario, replace(options, draft="mtp"), Split()).draft == OWN_HEAD
+    assert deployment(scenario, replace(options, spec=0), Split()).draft is None
+    assert ConcurrencyOptions.from_query({"draft": "qwen/qwen3-0.6b"})[0].draft == "Qwen/Qwen3-0.6B"
 
 
 def test_a_split_of_other_gpus_is_named() -> None:
@@ -138,9 +152,11 @@ def test_what_the_planner_is_asked() -> None:
 
 _deployments = st.builds(
     lambda split, **more: Deployment(
-        **{name: getattr(split, name) for name in ("tp", "pp", "dp", "dcp", "expert_parallel", "dp_attention")}, **more
+        **{name: getattr(split, name) for name in ("tp", "pp", "dp", "dcp", "expert_parallel", "dp_attention")},
+        **more | ({} if more["speculative_tokens"] else {"draft": None}),
     ),
     _splits,
+    draft=st.sampled_from([None, OWN_HEAD, read_draft("Qwen/Qwen3-0.6B"), read_draft("Qwen/Qwen3-0.6B@fp8")]),
     gpu=st.sampled_from([accelerator("h100-sxm"), accelerator("mi300x")]),
     context=st.integers(1, 10**6),
     engine=st.just("llama.cpp"),

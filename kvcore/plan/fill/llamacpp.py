@@ -15,9 +15,11 @@ from kvcore.engines.llamacpp.devices import HOST
 from kvcore.engines.llamacpp.engine import LLAMACPP, device_rates, requests_at_once
 from kvcore.engines.llamacpp.settings import MAX_SLOTS, LlamaCppSettings, make_context, window_cells
 from kvcore.engines.ollama import OLLAMA, ONE_SLOT, OllamaSettings, default_batch
+from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
+from kvcore.plan.fill.draft import draft_deployment, llamacpp_context, with_draft
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.size import Term
 
@@ -58,6 +60,21 @@ class SlotFiller:
         self.sequences: int | None = self._most(made)
         self._servers: dict[tuple[int, int], LlamaCppSettings] = {}
         self._ones: dict[int, tuple[int, ...]] = {}
+        self.draft = llamacpp_context(model, deployment)
+        self.beside, self._shift = self._second_context(context)
+
+    def _second_context(self, context: int) -> tuple[SlotFiller | None, int]:
+        """The draft's own context, and how many GPUs further on its first one is: a head lies with the last layer."""
+        if self.draft is None:
+            return None, 0
+        gpus = self.deployment.replica_gpus
+        own = draft_deployment(self.draft, self.deployment)
+        last = gpus > 1 and len(self.draft.layers) < gpus
+        found = SlotFiller(self.draft, replace(own, tp=1, pp=1) if last else own, context)
+        shift = gpus - 1 if last else 0
+        if {one.stage + shift for one in found.devices} - {one.stage for one in self.devices}:
+            raise EngineError("llama.cpp: a draft on a GPU where the model keeps no cache is not followed here")
+        return found, shift
 
     def _most(self, made: LlamaCppSettings | OllamaSettings) -> int:
         if self.fixed:
@@ -83,7 +100,17 @@ class SlotFiller:
         made = make_context(self.model, server, asked)
         cells = made.n_ctx_seq * made.streams
         slid = made.streams * window_cells(self.window, made, server) if self.window else 0
-        return tuple(cells * one.full + slid * one.sliding + slots * one.slot for one in self.devices)
+        more = self._beside(asked // slots, slots)
+        return tuple(
+            cells * one.full + slid * one.sliding + slots * one.slot + more.get(one.stage, 0) for one in self.devices
+        )
+
+    def _beside(self, context: int, slots: int) -> dict[int, int]:
+        """Bytes of the draft's context by GPU: as many tokens and slots as the model's."""
+        if self.beside is None:
+            return {}
+        pairs = zip(self.beside.devices, self.beside.held(context, slots), strict=True)
+        return {one.stage + self._shift: size for one, size in pairs}
 
     def _server(self, tokens: int, slots: int) -> LlamaCppSettings:
         """The server for so many slots; Ollama chooses its batch by the tokens of all of them."""
@@ -151,10 +178,14 @@ class SlotFiller:
 
     def layout(self, context: int, requests: int) -> Layout:
         """See Filler.layout, for a server with so many slots."""
-        made = self.made(context, min(max(1, requests), self.sequences or MAX_SLOTS))
-        if isinstance(made, OllamaSettings):
-            return OLLAMA.layout(self.model, made)
-        return LLAMACPP.layout(self.model, made)
+        slots = min(max(1, requests), self.sequences or MAX_SLOTS)
+        made = self.made(context, slots)
+        found = (
+            OLLAMA.layout(self.model, made) if isinstance(made, OllamaSettings) else LLAMACPP.layout(self.model, made)
+        )
+        if self.draft is None:
+            return found
+        return with_draft(found, self.draft, max(self._beside(context, slots).values(), default=0) // slots)
 
     def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
         """See Filler.terms: what all slots take that fit, on each GPU."""

@@ -13,7 +13,9 @@ from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
+from kvcore.plan.fill.draft import draft_deployment, sglang_with_draft, with_draft
 from kvcore.plan.fill.settings import engine_settings
+from kvcore.plan.speculation import speculator
 from kvcore.size import Term
 
 
@@ -28,8 +30,15 @@ class SglangFiller:
 
     def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
         self.model = model
-        self.settings: SglangSettings = engine_settings(model, deployment, context)
-        self.stages = stages(model, self.settings)
+        # With a draft SGLang runs so many requests where nobody says (server_args.py).
+        few = {"max_running_requests": 48} if deployment.draft and deployment.max_num_seqs is None else None
+        self.settings: SglangSettings = engine_settings(model, deployment, context, few)
+        plain = self.stages = stages(model, self.settings)
+        self.draft = speculator(model, deployment)
+        if self.draft is not None:
+            own = engine_settings(self.draft, draft_deployment(self.draft, deployment), context)
+            self.stages = sglang_with_draft(plain, self.draft, self.settings.dcp_size, own)
+        self.plain = plain
         self.page = page_size(model, self.settings)
         self.keeps_cache = True
         self._needs: dict[int, tuple[SglangSettings, Need]] = {}
@@ -80,7 +89,13 @@ class SglangFiller:
 
     def layout(self, context: int, requests: int) -> Layout:
         """See Filler.layout; the same for any number of requests."""
-        return SGLANG.layout(self.model, replace(self.settings, context_length=context))
+        found = SGLANG.layout(self.model, replace(self.settings, context_length=context))
+        if self.draft is None:
+            return found
+        need = self._for(context)[1]
+        pairs = zip(self.stages, self.plain, strict=True)
+        more = max(stage_request_bytes(stage, need) - stage_request_bytes(plain, need) for stage, plain in pairs)
+        return with_draft(found, self.draft, more)
 
     def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
         """See Filler.terms: the engine's own."""

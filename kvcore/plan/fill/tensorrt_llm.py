@@ -13,7 +13,9 @@ from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
+from kvcore.plan.fill.draft import draft_deployment, with_draft
 from kvcore.plan.fill.settings import engine_settings
+from kvcore.plan.speculation import speculator
 from kvcore.size import Term
 
 # max_batch_size of trtllm-serve where nobody says: BuildConfig's default (commands/serve.py, builder.py).
@@ -32,7 +34,25 @@ class TensorRtLlmFiller:
         self.sequences: int | None = deployment.max_num_seqs or MAX_BATCH_SIZE
         self._stages: dict[tuple[int, ...], tuple[tuple[WindowPool, ...], ...]] = {}
         # What is refused is refused here, and not at the first length.
-        self._pools(self.settings)
+        found = self._pools(self.settings)
+        self.draft = speculator(model, deployment)
+        # Bytes a token of the draft's, on the last stage.
+        self.drafted = 0 if self.draft is None else self._draft_token(self.draft, deployment, context, found)
+
+    def _draft_token(
+        self, draft: Model, deployment: Deployment, context: int, found: tuple[tuple[WindowPool, ...], ...]
+    ) -> int:
+        own = stage_pools(draft, engine_settings(draft, draft_deployment(draft, deployment), context))
+        if any(len(pools) > 1 for pools in (*found, *own)):
+            raise EngineError("tensorrt-llm: how windows share the memory with a draft's cache is not followed here")
+        return sum(pool.token_bytes for pools in own for pool in pools)
+
+    def _target(self, kv_bytes: tuple[int, ...]) -> tuple[int, ...]:
+        """What is left of the pools for the model: both have as many tokens (cal_max_tokens)."""
+        if not self.drafted:
+            return kv_bytes
+        each = self._pools(self.settings)[-1][0].token_bytes
+        return (*kv_bytes[:-1], kv_bytes[-1] * each // (each + self.drafted))
 
     def _pools(self, settings: TensorRtLlmSettings) -> tuple[tuple[WindowPool, ...], ...]:
         """The pools of every stage. Only their windows depend on the length, and only up to the longest of them."""
@@ -60,7 +80,8 @@ class TensorRtLlmFiller:
             return NOTHING
         settings = replace(self.settings, max_seq_len=context)
         stages = self._pools(settings)
-        made = (blocks(pools, settings, size) for pools, size in zip(stages, kv_bytes, strict=True))
+        sizes = self._target(kv_bytes)
+        made = (blocks(pools, settings, size) for pools, size in zip(stages, sizes, strict=True))
         counts = tuple(map(min, zip(*made, strict=True)))
         if not all(counts):
             return NOTHING
@@ -76,9 +97,14 @@ class TensorRtLlmFiller:
         """See Filler.request_bytes."""
         settings = replace(self.settings, max_seq_len=context)
         size = settings.tokens_per_block
+        stages = self._pools(settings)
+        last = len(stages) - 1
         return tuple(
-            sum(pool.blocks_needed(settings) * size * pool.token_bytes for pool in pools)
-            for pools in self._pools(settings)
+            sum(
+                pool.blocks_needed(settings) * size * (pool.token_bytes + (self.drafted if stage == last else 0))
+                for pool in pools
+            )
+            for stage, pools in enumerate(stages)
         )
 
     def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
@@ -88,14 +114,24 @@ class TensorRtLlmFiller:
 
     def layout(self, context: int, requests: int) -> Layout:
         """See Filler.layout; the same for any number of requests."""
-        return TENSORRT_LLM.layout(self.model, replace(self.settings, max_seq_len=context))
+        settings = replace(self.settings, max_seq_len=context)
+        found = TENSORRT_LLM.layout(self.model, settings)
+        if self.draft is None:
+            return found
+        tokens = self._pools(settings)[-1][0].blocks_needed(settings) * settings.tokens_per_block
+        return with_draft(found, self.draft, tokens * self.drafted)
 
     def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
         """See Filler.terms."""
         settings = replace(self.settings, max_seq_len=context)
         stages = self._pools(settings)
         terms = []
-        for number, (pools, size) in enumerate(zip(stages, kv_bytes, strict=True)):
+        if self.drafted:
+            each = stages[-1][0].token_bytes
+            text = f"{kv_bytes[-1]:,} B × {each:,} / ({each:,} + {self.drafted:,} B a token of the draft)"
+            own = self._target(kv_bytes)[-1]
+            terms.append(Term(name="the model's part of the pool", formula=f"{text} = {own:,} B", value=own, unit="B"))
+        for number, (pools, size) in enumerate(zip(stages, self._target(kv_bytes), strict=True)):
             where = f", stage {number}" if len(stages) > 1 else ""
             for pool, count in zip(pools, blocks(pools, settings, max(0, size)), strict=True):
                 part = f"{size:,} B" if len(pools) == 1 else f"its part of {size:,} B"

@@ -14,7 +14,9 @@ from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
+from kvcore.plan.fill.draft import vllm_groups
 from kvcore.plan.fill.settings import engine_settings
+from kvcore.plan.speculation import speculator
 from kvcore.size import Term
 from kvcore.units import GIB
 
@@ -49,6 +51,12 @@ class VllmFiller:
         self.settings: VllmSettings = engine_settings(model, deployment, context)
         # Groups and pages do not depend on the length, only how many pages of each a request claims.
         self.groups, self.block, self.block_bytes = _planned(model, replace(self.settings, max_model_len=1))
+        draft = speculator(model, deployment)
+        if draft is not None:
+            self.groups = vllm_groups(model, draft, self.settings, self.block)
+            # Its layers lie behind the last stage's.
+            self.settings = replace(self.settings, mtp_layers=len(draft.layers))
+            self.block_bytes = VLLM.stage_block_bytes(model, self.settings, self.groups)
         self.keeps_cache = any(self.block_bytes)
         most = deployment.max_num_seqs or default_max_num_seqs(self.settings)
         self.sequences: int | None = most
