@@ -97,6 +97,15 @@ def judged_before(found: Sequence[Start]) -> list[Judged]:
     return [judge(start, rule) for start in kept]
 
 
+def judged_half(found: Sequence[Start]) -> list[Judged]:
+    """Every second source of a later search, by a fit that saw the other sources only."""
+    kept = [start for start in found if start.record.get("held_back") == "judged"]
+    groups = {start.case.group for start in kept}
+    seen = [start.case for start in found if start.case.group not in groups]
+    rule = fit(seen + [case for case in graph_only() if case.group not in groups])
+    return [judge(start, rule) for start in kept]
+
+
 def graph_only(new: bool = True) -> list[Case]:
     """Starts that cannot be judged, but whose log states the estimate for CUDA graphs with all that it depends on."""
     found = []
@@ -229,7 +238,15 @@ def summary(rows: Sequence[Judged]) -> dict[str, float]:
     }
 
 
-def write(rule: Fit, rows: Sequence[Judged], before: Sequence[Judged]) -> None:
+def _held(rows: Sequence[Judged]) -> dict[str, int]:
+    return {
+        "starts": len(rows),
+        "inside": sum(row.inside for row in rows),
+        "above_the_safe_end": sum(row.start.available >= row.low - 0.005 for row in rows),
+    }
+
+
+def write(rule: Fit, rows: Sequence[Judged], before: Sequence[Judged], half: Sequence[Judged]) -> None:
     """data/overheads.json: coefficients, ends, and the cross-validated residuals."""
     result = {
         "made_by": "python -m benchmarks.fit_overheads, from data/field/memory.jsonl",
@@ -238,11 +255,8 @@ def write(rule: Fit, rows: Sequence[Judged], before: Sequence[Judged]) -> None:
         "low": round(rule.low, 3),
         "high": round(rule.high, 3),
         "cross_validated": {name: round(value, 4) for name, value in summary(rows).items()},
-        "held_back": {
-            "starts": len(before),
-            "inside": sum(row.inside for row in before),
-            "above_the_safe_end": sum(row.start.available >= row.low - 0.005 for row in before),
-        },
+        "held_back": _held(before),
+        "judged_half": _held(half),
         "residuals": [
             {
                 "id": row.start.case.id,
@@ -285,6 +299,9 @@ def main() -> None:
     before = judged_before(found)
     print("\nHeld back, by a fit that saw none of them:")
     show(before)
+    half = judged_half(found)
+    print("\nHalf of the sources of a later search, by a fit that saw the other half:")
+    show(half)
     print("\nLeft out:")
     for record in records():
         if record["excluded"]:
@@ -295,10 +312,11 @@ def main() -> None:
     print("Cross-validated:", {name: round(value, 4) for name, value in summary(rows).items()})
     print(
         f"Held back: {sum(row.inside for row in before)} of {len(before)} inside, "
-        f"{sum(row.start.available >= row.low - 0.005 for row in before)} not below the safe end"
+        f"{sum(row.start.available >= row.low - 0.005 for row in before)} not below the safe end; "
+        f"of the half {sum(row.inside for row in half)} of {len(half)} inside"
     )
     if not arguments.check:
-        write(rule, rows, before)
+        write(rule, rows, before, half)
 
 
 if __name__ == "__main__":

@@ -11,21 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import ceil, sqrt
 
-from kvcore.plan.overhead_rule import MIB_IN_GIB, SPREAD, Coefficients, Fit, parts_gib, spread_gib, tower_peak_gib
+from kvcore.plan.overhead_rule import SPREAD, Coefficients, Fit, parts_gib, spread_gib, tower_peak_gib
 from kvcore.plan.overhead_shape import Profile
 
 # Relative and absolute error that an equation is expected to have, in the least squares.
 _EQUATION_SHARE, _EQUATION_GIB = 0.05, 0.1
 _PRIOR_SHARE = 0.5
-# The share of sources that each end of the range shall hold with all their starts: more at the end that is planned by.
-HELD_SAFE, HELD_HOPEFUL = 0.97, 0.95
-_ROUNDS = 25
+# The share of sources that each end of the range shall hold with all their starts.
+HELD_SAFE, HELD_HOPEFUL = 0.97, 0.97
+_ROUNDS, _SETTLED = 25, 1e-4
 _HUBER = 2.0
 
 # By reading: 2 (16-bit logits) + 9 × 4 B while sorting values and 64-bit places; 2 + 2 × 4 B without.
 PRIOR = Coefficients(
-    forward=1.0, sorting=38.0, sampling=10.0, context=0.15, collective=0.5, graph_pool=0.1, graphs=0.4, encoder=12.0,
-    unified=3.0, driver=0.3, driver_share=0.003,
+    forward=1.0, sorting=38.0, sampling=10.0, context=0.15, collective=0.25, linked=0.7, graph_pool=0.1, graphs=30.0,
+    encoder=12.0, unified=3.0, driver=0.3, driver_share=0.003,
 )  # fmt: skip
 NAMES = tuple(field.name for field in fields(Coefficients))
 
@@ -120,11 +120,13 @@ def coefficients(cases: Sequence[Case]) -> Coefficients:
         now = np.array([getattr(rule, name) for name in NAMES])
         scale = _EQUATION_GIB + _EQUATION_SHARE * np.abs(target) + doubt
         off = np.abs(matrix @ now - target) / scale
-        weight = np.sqrt(np.minimum(1.0, _HUBER / np.maximum(off, 1e-9))) / scale
+        weight = np.minimum(1.0, _HUBER / np.maximum(off, 1e-9)) / scale
         rows = np.vstack([matrix * weight[:, None], np.diag(1 / (_PRIOR_SHARE * prior))])
         right = np.concatenate([target * weight, np.full(len(NAMES), 1 / _PRIOR_SHARE)])
         found = np.clip(np.linalg.lstsq(rows, right, rcond=None)[0], 0, None)
         rule = Coefficients(**{name: float(value) for name, value in zip(NAMES, found, strict=True)})
+        if np.allclose(found, now, rtol=_SETTLED, atol=_SETTLED):
+            break
     return rule
 
 
@@ -137,17 +139,18 @@ def _equations(case: Case, rule: Coefficients) -> list[tuple[list[float], float,
     sampler = getattr(rule, per_logit) * profile.logits_gib + profile.hidden_gib
     known = profile.workspace_gib
     made = profile.shape.tower
-    if made and tower_peak_gib(rule, profile) >= max(rule.forward * profile.forward_gib, sampler):
+    layer = profile.forward_gib + profile.unpacked_gib
+    if made and tower_peak_gib(rule, profile) >= max(rule.forward * layer, sampler):
         peak = {"encoder": profile.tower_gib}
         known += made.outputs * profile.tower_gib
-    elif rule.forward * profile.forward_gib >= sampler:
-        peak = {"forward": profile.forward_gib}
+    elif rule.forward * layer >= sampler:
+        peak = {"forward": layer}
         known += profile.pictures_gib
     else:
         peak = {per_logit: profile.logits_gib}
         known += profile.hidden_gib + profile.pictures_gib
-    outside = {"context": 1.0, "collective": float(profile.groups)}
-    graphs = {"graph_pool": 1.0, "graphs": profile.graph_units / MIB_IN_GIB} if profile.graph_units else {}
+    outside = {"context": 1.0, "collective": float(profile.groups), "linked": float(profile.linked)}
+    graphs = {"graph_pool": 1.0, "graphs": profile.graph_gib} if profile.graph_units else {}
     rest = {"unified": 1.0} if profile.unified else {}
     if case.with_driver and not profile.unified:
         rest |= {"driver": case.utilization, "driver_share": case.utilization * profile.total_gib}

@@ -11,18 +11,17 @@ from math import hypot, sqrt
 
 from kvcore.plan.overhead_shape import Profile
 
-MIB_IN_GIB = 1024
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficients:
     """One number a part.
 
     `forward`: × what the widest layer keeps. `sorting`, `sampling`: bytes for each logit of the sampler's dummy run,
-    before and since vLLM 0.17. `context`: GiB outside torch. `collective`: GiB more for each group of ranks.
-    `graph_pool`: GiB of the graphs' pool; `graphs`: MiB for each layer and captured graph. `encoder`: 16-bit numbers
-    that a tower keeps alive for each patch and column. `unified`: GiB that a machine with unified memory loses beside.
-    `driver`, `driver_share`: GiB and share of a GPU's memory that nvidia-smi reports and CUDA does not give.
+    before and since vLLM 0.17. `context`: GiB outside torch. `collective`: GiB more for each group of ranks; `linked`:
+    GiB more of a group over links of their own, or of a version that counts all that such a group takes. `graph_pool`:
+    GiB of the graphs' pool; `graphs`: 16-bit numbers for each layer, captured graph and column. `encoder`: 16-bit
+    numbers that a tower keeps alive for each patch and column. `unified`: GiB that a machine with unified memory loses
+    beside. `driver`, `driver_share`: GiB and share of a GPU's memory that nvidia-smi reports and CUDA does not give.
     """
 
     forward: float
@@ -30,6 +29,7 @@ class Coefficients:
     sampling: float
     context: float
     collective: float
+    linked: float
     graph_pool: float
     graphs: float
     encoder: float
@@ -40,10 +40,13 @@ class Coefficients:
 
 # How far each part may be off: shares of the part, and what is off whatever the parts are. `encoder` is a share of the
 # tower's own peak, as far as that stands out; `unfamiliar` a share of the memory for kinds of models and splits of
-# which there are few logs (towers, replicas of a mixture, quantised mixtures).
+# which there are few logs (towers, replicas of a mixture, quantised mixtures). `sampling` is a share of what samplers
+# without sorting take: 10 to 27 B a logit, by the kernel that is at hand; `unpacked` of the matrices that a 4-bit
+# format unpacks. `linked` is in GiB: logs show 0.5 to 2.1 GiB for groups over links of their own.
 SPREAD = {
-    "activation": 0.08, "collective": 0.8, "graphs": 0.5, "encoder": 0.25, "unified": 1.5, "driver": 0.4,
-    "weights": 0.01, "total": 0.003, "constant": 0.16, "unfamiliar": 0.02,
+    "activation": 0.08, "sampling": 0.25, "unpacked": 0.75, "collective": 0.8, "linked": 0.5, "graphs": 0.5,
+    "encoder": 0.25, "unified": 1.5, "driver": 0.4, "weights": 0.01, "total": 0.003, "constant": 0.16,
+    "unfamiliar": 0.02,
 }  # fmt: skip
 
 
@@ -54,9 +57,11 @@ _MOST_SPREADS = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """Best guesses in GiB on one GPU. `lower_peak` and `higher_peak`: the activation peak where settings that were
-    left open have the other usual value. `encoder`: what a tower takes beyond that peak, with `encoder_doubt`."""
+    left open have the other usual value; `activation_doubt`: one unit of doubt about it. `encoder`: what a tower takes
+    beyond that peak, with `encoder_doubt`."""
 
     activation: float
+    activation_doubt: float
     lower_peak: float
     higher_peak: float
     context: float
@@ -92,7 +97,8 @@ def activation_gib(rule: Coefficients, profile: Profile, tokens: int | None = No
     sampled = 1.0 if seqs is None or not profile.seqs else seqs / profile.seqs
     per_logit = rule.sorting if profile.sorts else rule.sampling
     sampler = per_logit * profile.logits_gib * sampled + profile.hidden_gib * scale
-    return max(rule.forward * profile.forward_gib * scale, sampler) + profile.workspace_gib
+    layer = rule.forward * (profile.forward_gib * scale + profile.unpacked_gib)
+    return max(layer, sampler) + profile.workspace_gib
 
 
 def tower_peak_gib(rule: Coefficients, profile: Profile) -> float:
@@ -119,11 +125,17 @@ def parts_gib(rule: Coefficients, profile: Profile, utilization: float, with_dri
     higher = (1 + _MOST_SPREADS * SPREAD["encoder"]) * tower - alone - encoder
     return Parts(
         activation=peak,
+        # The larger of both, so that a larger peak is never in less doubt.
+        activation_doubt=max(
+            SPREAD["activation"] * peak,
+            0.0 if profile.sorts else SPREAD["sampling"] * rule.sampling * profile.logits_gib,
+        )
+        + SPREAD["unpacked"] * profile.unpacked_gib,
         lower_peak=activation_gib(rule, profile, seqs=fewer_seqs(profile.seqs)) if profile.seqs_open else peak,
         higher_peak=activation_gib(rule, profile, tokens=2 * profile.tokens) if profile.tokens_open else peak,
         context=rule.context,
-        collective=rule.collective * profile.groups,
-        graphs=rule.graph_pool + rule.graphs * profile.graph_units / MIB_IN_GIB if profile.graph_units else 0.0,
+        collective=rule.collective * profile.groups + (rule.linked if profile.linked else 0.0),
+        graphs=rule.graph_pool + rule.graphs * profile.graph_gib if profile.graph_units else 0.0,
         encoder=encoder,
         encoder_doubt=max(0.0, higher) / _MOST_SPREADS + SPREAD["encoder"] * profile.pictures_gib,
         unified=rule.unified if profile.unified else 0.0,
@@ -134,11 +146,10 @@ def parts_gib(rule: Coefficients, profile: Profile, utilization: float, with_dri
 def spread_gib(parts: Parts, profile: Profile, estimated_weights_gib: float) -> float:
     """One unit of doubt about the total: what the parts may be off, as independent."""
     return sqrt(
-        sum(
-            (SPREAD[name] * getattr(parts, name)) ** 2
-            for name in ("activation", "collective", "graphs", "unified", "driver")
-        )
+        sum((SPREAD[name] * getattr(parts, name)) ** 2 for name in ("collective", "graphs", "unified", "driver"))
+        + parts.activation_doubt**2
         + parts.encoder_doubt**2
+        + (SPREAD["linked"] if profile.linked else 0.0) ** 2
         + (0.0 if profile.familiar else SPREAD["unfamiliar"] * profile.total_gib) ** 2
         + (SPREAD["weights"] * estimated_weights_gib) ** 2
         + (SPREAD["total"] * profile.total_gib) ** 2

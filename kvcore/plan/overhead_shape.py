@@ -14,7 +14,7 @@ from kvcore.model.memories import Indexer, Latent
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.overhead_defaults import captured_graphs, chunks_by_itself, is_v0, v0_defaults, v1_defaults, version_of
-from kvcore.plan.overhead_tower import Tower, tower
+from kvcore.plan.overhead_tower import Tower, kept_tokens, tower
 from kvcore.units import GIB
 
 BYTES_16 = 2
@@ -28,6 +28,11 @@ SORTS_BEFORE = (0, 17)
 _PLAIN = ("bf16", "fp16", "fp32")
 # Experts compute so many tokens at a time (fused_moe.py, VLLM_FUSED_MOE_CHUNK_SIZE).
 EXPERT_CHUNK = 32_768
+# From here on what a group of ranks takes is counted whatever it runs over: 1.44 GiB of four GPUs on PCIe in 0.27
+# (data/field/memory.jsonl), 0.1 GiB before.
+COUNTS_GROUPS_FROM = (0, 20)
+# bitsandbytes unpacks a matrix before it multiplies more than one token; the largest are gate and up together.
+_UNPACKED = ("bnb4", "bnb8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +68,10 @@ class Profile:
     `graph_units`: layers × CUDA graphs that are captured. `seqs_open` and `tokens_open`: the setting was left to a
     default, which differs between an engine's ways of being started (in the older core, tokens do not).
     `gathered`: tokens of all replicas that come together before the experts. `groups`: communicators of this rank
-    (tensor parallel, pipeline, the replicas of a mixture and its experts). `items`: largest pictures (or videos) that
-    the tower is profiled with. `older`: the older core. `familiar`: of a kind that many logs show.
+    (tensor parallel, pipeline, the replicas of a mixture and its experts). `linked`: those run over links of their own
+    or are counted in full. `items`: largest pictures (or videos) that the tower is profiled with. `kept_tokens`: tokens
+    of pictures that are kept room for. `unpacks`: matrices are unpacked to 16 bits. `older`: the older core.
+    `familiar`: of a kind that many logs show.
     """
 
     shape: Shape
@@ -76,8 +83,11 @@ class Profile:
     graph_units: int
     gathered: int
     groups: int
+    linked: bool
     pipelined: bool
     items: int
+    kept_tokens: int
+    unpacks: bool
     total_gib: float
     unified: bool
     seqs_open: bool
@@ -114,7 +124,18 @@ class Profile:
     def pictures_gib(self) -> float:
         """What the tower made of the pictures, which is there while the model runs."""
         made = self.shape.tower
-        return self.items * made.tokens * self.shape.hidden * BYTES_16 / GIB if made else 0.0
+        return self.kept_tokens * made.depth * self.shape.hidden * BYTES_16 / GIB if made else 0.0
+
+    @property
+    def unpacked_gib(self) -> float:
+        """Gate and up of one dense layer in 16 bits, where a 4-bit format is unpacked before it is multiplied."""
+        made = self.shape
+        return 2 * made.layer_width // 3 * made.hidden * BYTES_16 / GIB if self.unpacks else 0.0
+
+    @property
+    def graph_gib(self) -> float:
+        """One 16-bit number for each layer, captured graph and column."""
+        return self.graph_units * self.shape.hidden * BYTES_16 / GIB
 
     @property
     def hidden_gib(self) -> float:
@@ -210,7 +231,10 @@ def profile(model: Model, deployment: Deployment, stage: int | None = None, made
         seqs = 0
     experts = model.experts is not None
     together = experts and deployment.dp > 1
+    # The replicas of a mixture talk as replicas, and with expert parallelism as experts too.
+    groups = (deployment.tp > 1) + (deployment.pp > 1) + together * (1 + deployment.expert_parallel)
     quantised = (deployment.weight_format or model.checkpoint_format or model.model_dtype) not in _PLAIN
+    unpacks = (deployment.weight_format or model.checkpoint_format) in _UNPACKED
     return Profile(
         shape=made,
         tokens=tokens,
@@ -220,10 +244,12 @@ def profile(model: Model, deployment: Deployment, stage: int | None = None, made
         index_rows=INDEX_REQUESTS * deployment.context if made.sparse else 0,
         graph_units=graphs * -(-made.layers // deployment.pp),
         gathered=tokens * (deployment.dp if together else 1),
-        # The replicas of a mixture talk as replicas, and with expert parallelism as experts too.
-        groups=(deployment.tp > 1) + (deployment.pp > 1) + together * (1 + deployment.expert_parallel),
+        groups=groups,
+        linked=groups > 0 and (deployment.gpu.link_name is not None or version >= COUNTS_GROUPS_FROM),
         pipelined=deployment.pp > 1,
         items=items if stage in (None, 0) else 0,
+        kept_tokens=kept_tokens(made.tower, items, version) if made.tower and stage in (None, 0) else 0,
+        unpacks=unpacks,
         total_gib=deployment.gpu.memory_bytes / GIB,
         unified=deployment.gpu.unified_memory,
         seqs_open=deployment.max_num_seqs is None,

@@ -25,6 +25,10 @@ _USUAL_HIDDEN, _USUAL_MERGE, _USUAL_ROWS = 1152, 4, 16_384
 # (vLLM logs "a budget of 16384 tokens, and profiled with 1 image items"); a video of 32 frames × 70 tokens × 9 in
 # Gemma 4's ("a budget of 8192 tokens, and profiled with 3 video items").
 _LARGEST = (("qwen", 65_536), ("gemma4", 20_160))
+# Before this version Qwen3-VL's largest video counted, and room for all its tokens was kept, however long the one that
+# the tower was profiled with (gpu_model_runner.py, profile_run: outputs are scattered onto the encoder's budget; logs
+# of 0.11 and 0.12: "a budget of 153600 tokens, and profiled with 1 video items").
+_VIDEOS, _VIDEO_TOKENS, _VIDEOS_BEFORE = "qwen3_vl", 153_600, (0, 13)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class Tower:
 
     `outputs`: copies of its rows that are kept until the end (outputs of several layers side by side). `crosses`: the
     model reads pictures by cross attention, so that they take no place among the tokens. `stated`: by a configuration.
+    `depth`: hidden states that one token of a picture becomes (one, and one more for each layer that is fed on the
+    way: deepstack). `videos`: of the family whose largest video once counted.
     """
 
     hidden: int
@@ -41,12 +47,20 @@ class Tower:
     outputs: int = 0
     crosses: bool = False
     stated: bool = True
+    depth: int = 1
+    videos: bool = False
 
 
 # GiB that a tower weighs where no configuration says: 300 to 600 million parameters in 16 bits (Qwen3.5-4B loads 0.78
 # GiB more than its language model, data/field/memory.jsonl).
 UNSTATED_WEIGHTS = Ends(low=0.3, best=0.8, high=1.2)
 QWEN_VL = Tower(hidden=1280, rows=65_536, tokens=16_384)
+
+
+def kept_tokens(made: Tower, items: int, version: tuple[int, int]) -> int:
+    """Tokens of pictures that this version of vLLM keeps room for while the language model runs."""
+    fewest = _VIDEO_TOKENS if made.videos and version < _VIDEOS_BEFORE else 0
+    return max(items * made.tokens, fewest)
 
 
 def lacks_tower(made: Tower, weights: RankWeights) -> bool:
@@ -105,9 +119,16 @@ def _from_config(raw: Mapping[str, Any], config: Mapping[str, Any]) -> Tower:
     merge = (_size(config, "spatial_merge_size") or _size(config, "pooling_kernel_size")) ** 2
     tokens = _size(raw, "mm_tokens_per_image") or rows // (1 if crosses else merge or _USUAL_MERGE)
     wide = _size(config, "vision_output_dim")
+    deep = config.get("deepstack_visual_indexes")
     return Tower(
-        hidden=hidden, rows=rows, tokens=max(1, tokens), outputs=wide // hidden if crosses else 0, crosses=crosses
-    )  # fmt: skip
+        hidden=hidden,
+        rows=rows,
+        tokens=max(1, tokens),
+        outputs=wide // hidden if crosses else 0,
+        crosses=crosses,
+        depth=1 + len(deep) if isinstance(deep, list) else 1,
+        videos=family.startswith(_VIDEOS),
+    )
 
 
 def _size(config: Mapping[str, Any], *names: str) -> int:

@@ -150,7 +150,7 @@ def _vllm(model: Model, deployment: Deployment, weights: RankWeights) -> Overhea
 
 def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable[Overhead]:
     fit = rule.coefficients
-    doubt = SPREAD["activation"] * parts.activation
+    doubt = parts.activation_doubt
     yield Overhead(
         name="activation peak",
         bytes=Ends(
@@ -163,7 +163,11 @@ def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable
     runtime = parts.context + parts.collective
     yield Overhead(
         name="outside torch",
-        bytes=_around(runtime, SPREAD["collective"] * parts.collective + SPREAD["constant"] / 2, rule),
+        bytes=_around(
+            runtime,
+            SPREAD["collective"] * parts.collective + SPREAD["linked"] * run.linked + SPREAD["constant"] / 2,
+            rule,
+        ),
         formula=f"{parts.context:.2f} GiB for CUDA"
         + (f" + {parts.collective:.2f} GiB for {_groups(run.groups)} of ranks" if run.groups else ""),
     )
@@ -171,7 +175,8 @@ def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable
         yield Overhead(
             name="CUDA graphs",
             bytes=_around(parts.graphs, SPREAD["graphs"] * parts.graphs, rule),
-            formula=f"{fit.graph_pool:.2f} GiB + {run.graph_units:,} (layers × captured sizes) × {fit.graphs:.2f} MiB",
+            formula=f"{fit.graph_pool:.2f} GiB + {run.graph_units:,} (layers × captured sizes) × {run.shape.hidden:,} "
+            f"columns × {fit.graphs:.1f} × 2 B",
         )
     if run.shape.tower and run.items:
         yield Overhead(

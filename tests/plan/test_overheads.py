@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fit_overheads import Judged, judge, judged, judged_before, records, starts, summary
+from benchmarks.fit_overheads import Judged, judge, judged, judged_before, judged_half, records, starts, summary
 from kvcore import catalogue
 from kvcore.hardware import accelerator
 from kvcore.model.model import Model
@@ -45,8 +45,8 @@ def test_what_the_fit_must_hold(rows: list[Judged]) -> None:
     """Available memory within 3 % of the GPU at the median, 90 % inside, width at most 8 %: never by a fit that saw
     another start of the same source."""
     found = summary(rows)
-    assert found["starts"] >= 40
-    assert found["sources"] >= 20
+    assert found["starts"] >= 80
+    assert found["sources"] >= 45
     assert found["median_error"] <= 0.03
     assert found["inside"] >= 0.9
     assert found["median_width"] <= 0.08
@@ -60,6 +60,15 @@ def test_starts_that_were_held_back() -> None:
     assert len(rows) == 18
     assert sum(row.inside for row in rows) >= 15
     assert sum(row.start.available >= row.low - 0.005 for row in rows) >= 16
+
+
+def test_sources_that_a_fit_did_not_see() -> None:
+    """Half of the sources of a later search, by a fit with the other half."""
+    rows = judged_half(starts())
+    assert len({row.start.case.group for row in rows}) == 7
+    assert sum(row.inside for row in rows) >= len(rows) - 1
+    assert summary(rows)["median_error"] <= 0.03
+    assert summary(rows)["median_width"] <= 0.08
 
 
 def test_the_reports_of_the_field_alone(rows: list[Judged]) -> None:
@@ -291,6 +300,66 @@ def test_the_steps_of_the_defaults_are_told() -> None:
     model = catalogue.load(LLAMA_8B)
     told = [any("step up at 70 GiB" in note for note in of(model, deployed(gpu)).notes) for gpu in ("h100-sxm", "l40s")]
     assert told == [True, False]
+
+
+def test_qwen3_vl_once_kept_room_for_its_longest_video() -> None:
+    """vLLM 0.11.0 on four RTX 3090: "a budget of 153600 tokens, and profiled with 1 video items"; a token becomes one
+    hidden state and one for each of three layers that are fed on the way. Later logs: 16,384 tokens."""
+    model = catalogue.load("Qwen/Qwen3-VL-30B-A3B-Instruct")
+    old, new = (profile(model, deployed("rtx-3090", tp=4, engine_version=version)) for version in ("0.11.0", "0.14.0"))
+    assert old.pictures_gib * GIB == 153_600 * 4 * 2048 * 2
+    assert new.pictures_gib * GIB == 16_384 * 4 * 2048 * 2
+
+
+def test_bitsandbytes_unpacks_a_matrix() -> None:
+    """vLLM issue 14452, QwQ-32B in two stages: 1.01 GiB at the peak of the first, which samples nobody. Gate and up of
+    one layer in 16 bits are 2 × 27,648 × 5,120 numbers."""
+    model = catalogue.load("Qwen/Qwen2.5-32B")
+    started = deployed("rtx-5090", engine_version="0.8.5", weight_format="bnb4", pp=2, context=50_000)
+    found = profile(model, started, 0)
+    assert found.unpacked_gib * GIB == 2 * 27_648 * 5120 * 2
+    assert activation_gib(fitted().coefficients, found) == pytest.approx(1.01, rel=0.1)
+    assert profile(model, replace(started, weight_format="awq"), 0).unpacked_gib == 0
+
+
+@pytest.mark.parametrize(("model", "logged"), [(QWEN_06B, 0.27), ("Qwen/Qwen2.5-7B-Instruct", 0.53)])
+def test_graphs_grow_with_the_columns_of_a_model(model: str, logged: float) -> None:
+    """Estimates that vLLM 0.19.1 and 0.21 logged for 28 layers each, 51 and 35 sizes."""
+    found = profile(catalogue.load(model), deployed("l4", engine_version="0.21"))
+    rule = fitted().coefficients
+    assert found.graph_units == 28 * (51 + 35)
+    assert rule.graph_pool + rule.graphs * found.graph_gib == pytest.approx(logged, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "linked"), [("h100-sxm", "0.11.0", True), ("l40s", "0.11.0", False), ("l40s", "0.27", True)]
+)
+def test_groups_over_links_of_their_own_take_more(gpu: str, version: str, linked: bool) -> None:
+    model = catalogue.load(LLAMA_8B)
+    assert profile(model, deployed(gpu, tp=2, engine_version=version)).linked is linked
+    assert not profile(model, deployed(gpu, engine_version=version)).linked
+
+
+def sglang_logs() -> list[dict[str, Any]]:
+    text = (DATA / "field" / "memory_sglang.jsonl").read_text("utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("log", sglang_logs(), ids=lambda log: str(log["id"]))
+def test_pools_that_sglang_logged(log: dict[str, Any]) -> None:
+    model = catalogue.load(log["catalogue_id"])
+    share = log["mem_fraction_static"]
+    deployment = deployed(
+        log["gpu_id"], engine="sglang", tp=log["tp"], utilization=share, weight_format=log["weight_format"]
+    )
+    weights = rank_weights(model, deployment)[0]
+    if log["weights_gib"]:
+        assert weights.bytes / GIB == pytest.approx(log["weights_gib"], rel=0.021)
+    memory, taken = deployment.gpu.memory_bytes, overheads(model, deployment, weights).total
+    left = taken.map(lambda overhead: (memory * share - weights.bytes - overhead) / GIB)
+    assert left.high - 0.005 <= log["pool_gib"] <= left.low + 0.005
+    assert abs(left.best - log["pool_gib"]) <= 0.03 * memory / GIB
+    assert left.low - left.high <= 0.08 * memory / GIB
 
 
 def test_ollama_takes_its_own_batch() -> None:
