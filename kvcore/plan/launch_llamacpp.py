@@ -28,7 +28,9 @@ def llamacpp(model: Model, deployment: Deployment, settings: LlamaCppSettings) -
         put(words, "--batch-size", None)
         words += ["--batch-size", str(computed)]
     if deployment.speculative_tokens and not settings.spec_draft_n_max:
-        words += ["--spec-draft-n-max", str(deployment.speculative_tokens)]
+        # Nothing is proposed unless a type says how; from the prompt, its own option says how much.
+        count = str(deployment.speculative_tokens)
+        words += ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", count]
     drafted = _drafted(deployment.draft) if deployment.draft is not None else ([], ())
     words += drafted[0]
     if not deployment.prefix_caching:

@@ -24,6 +24,8 @@ from kvcore.plan.launch_words import (
 )
 
 CONFIG = "extra_llm_api_options.yaml"
+# The longest text that n-gram proposals look up; its default of 0 is refused (LlmArgs, validate_speculative_config).
+NGRAM_SIZE = 4
 # KvCacheConfig.dtype; in 16 bits the cache has the model's own format.
 _CACHE_WORDS = {"fp8": "fp8", "nvfp4": "nvfp4", "int8": "int8"}
 
@@ -35,6 +37,9 @@ def tensorrt_llm(model: Model, deployment: Deployment, settings: TensorRtLlmSett
     """
     ranks, fraction = settings.tp_size, settings.free_gpu_memory_fraction
     words = list(TENSORRT_LLM.flags(model, settings))
+    if "/" not in model.name:
+        # A first word such as `disaggregated` is a command of trtllm-serve's own; behind `serve` it is a model.
+        words.insert(1, "serve")
     put(words, "--kv_cache_free_gpu_memory_fraction", None)
     put(words, "--extra_llm_api_options", None)
     pairs(
@@ -89,6 +94,7 @@ def _yaml(deployment: Deployment, settings: TensorRtLlmSettings) -> list[str]:
         lines += _drafted(deployment.draft, deployment.speculative_tokens)
     elif deployment.speculative_tokens:
         lines += ["speculative_config:", "  decoding_type: NGram", f"  max_draft_len: {deployment.speculative_tokens}"]
+        lines.append(f"  max_matching_ngram_size: {NGRAM_SIZE}")
     return lines
 
 
