@@ -7,6 +7,7 @@ import streamlit as st
 from pages.ui import (
     cards,
     plan_answers,
+    plan_cells,
     plan_compare,
     plan_controls,
     plan_examples,
@@ -14,6 +15,7 @@ from pages.ui import (
     plan_launch,
     plan_levers,
     plan_people,
+    plan_said,
     plan_state,
     shell,
     theme,
@@ -26,7 +28,8 @@ chosen, scenario = shell.current()
 model, colours = chosen.model, theme.palette()
 case = plan_answers.case(model, scenario, plan_state.options(scenario))
 
-st.title(words.title(plain(chosen.name), case.plan, case.users), anchor=False)
+st.title(words.title(plain(chosen.name), case.plan, case.users), anchor=plan_said.ANSWER)
+plan_said.tell(words.answer(case.plan, case.users))
 st.caption(words.scenario_line(case.plan, parts.rent(case)))
 cards.row(parts.big_numbers(case))
 plan_controls.place(model, case)
@@ -35,7 +38,7 @@ mend = st.container(key="mend_section", gap="xsmall")
 with st.container(key="memory_section", gap="xsmall"):
     parts.memory(case, colours)
 with st.container(key="cells_section", gap="xsmall"):
-    parts.cells(model, case, colours)
+    plan_cells.section(model, case, colours)
 levers = st.container(key="levers_section", gap="xsmall")
 hardware = st.container(key="hardware_section", gap="xsmall")
 with st.container(key="compare_section", gap="xsmall"):

@@ -61,7 +61,7 @@ class Change:
 def cache_formats(model: Model, deployment: Deployment) -> Iterator[Change]:
     """Smaller formats of the cache."""
     for name in CACHE_FORMATS.get(deployment.engine, ()):
-        if name == deployment.kv_dtype or not _runs_4_bit(name, deployment.gpu):
+        if name == deployment.kv_dtype or not runs_4_bit(name, deployment.gpu):
             continue
         yield Change(
             kind="cache format",
@@ -79,7 +79,7 @@ def weight_formats(model: Model, deployment: Deployment) -> Iterator[Change]:
         return
     bits = WEIGHT_FORMATS[stored.format].bits if stored.format in WEIGHT_FORMATS else 16.0
     for name in WEIGHTS.get(deployment.engine, ()):
-        if weight_format(name).bits >= bits or not _runs_4_bit(name, deployment.gpu):
+        if weight_format(name).bits >= bits or not runs_4_bit(name, deployment.gpu):
             continue
         price = "Needs a checkpoint in that format, and costs some quality: no published result is kept here."
         if name == "fp8" and _capability(deployment.gpu) < _ADA:
@@ -178,5 +178,6 @@ def _capability(gpu: Accelerator) -> float:
         return 0.0
 
 
-def _runs_4_bit(name: str, gpu: Accelerator) -> bool:
+def runs_4_bit(name: str, gpu: Accelerator) -> bool:
+    """Whether the GPU runs that format; only 4-bit floats ask for a generation."""
     return name != "nvfp4" or _capability(gpu) >= _BLACKWELL

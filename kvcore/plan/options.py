@@ -14,6 +14,7 @@ from kvcore.errors import UnitError
 from kvcore.hardware import accelerator
 from kvcore.plan.deployment import MAX_GPUS, Deployment
 from kvcore.plan.draft import OWN, OWN_HEAD, Draft
+from kvcore.plan.sweep import LEVERS
 from kvcore.scenario import Scenario, read_query, write_query
 from kvcore.units import GIB, MAX_BATCH, parse_bytes, parse_tokens
 from kvcore.weight_formats import weight_format
@@ -21,6 +22,8 @@ from kvcore.weight_formats import weight_format
 AUTO = "auto"
 USERS = 30
 MAX_CURVES = 4
+# The lever that is drawn where none is named.
+CONTEXT = "context"
 # The plan of all defaults, kept.
 AS_IS = "as-is"
 # A plan that is kept for comparison travels in the address of the other one, a brought configuration with it.
@@ -90,7 +93,8 @@ class ConcurrencyOptions:
     `shared` of the prompt that all requests begin with. Of `people`, `active`
     percent wait for an answer at a time; where each asks `minute` times a minute and an answer takes `seconds`, those
     say how many instead (0: not known). `host` GiB of CPU memory keep what the GPUs have no room for. `curves` are the
-    levers that are drawn, `kept` the address's parameters of the plan that stands beside this one.
+    changes that are drawn, `lever` the lever whose values are drawn (`context`: the longest request, with those
+    changes beside the plan), `kept` the address's parameters of the plan that stands beside this one.
     """
 
     users: int = 0
@@ -117,6 +121,7 @@ class ConcurrencyOptions:
     seconds: int = 0
     host: int = 0
     curves: tuple[str, ...] = ()
+    lever: str = CONTEXT
     kept: str = ""
 
     def to_query(self) -> dict[str, str]:
@@ -201,7 +206,7 @@ def taken(
 
 def keep(scenario: Scenario, options: ConcurrencyOptions) -> str:
     """A plan as one text for the address of another; `kept` is its inverse. UnitError where it is too long."""
-    text = urlencode(scenario.to_query() | replace(options, kept="", curves=()).to_query(), safe="/,:@")
+    text = urlencode(scenario.to_query() | replace(options, kept="", curves=(), lever=CONTEXT).to_query(), safe="/,:@")
     if len(text) > MAX_KEPT:
         raise UnitError("this plan is too long to travel in an address; its configuration is too large")
     return text or AS_IS
@@ -255,6 +260,11 @@ def _number(what: str, high: int) -> Callable[[str], float]:
         return float(plain)
 
     return read
+
+
+def _or_auto(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A number of the engine's, where `auto` and 0 both leave it to the engine."""
+    return lambda text: read("0" if text.strip().lower() == AUTO else text)
 
 
 def _switch(text: str) -> bool:
@@ -315,6 +325,13 @@ def _read_kept(text: str) -> str:
     return text
 
 
+def _read_lever(text: str) -> str:
+    plain = text.strip().lower()
+    if plain != CONTEXT and plain not in LEVERS:
+        raise UnitError(f"lever: {text[:20]!r} is not one of {', '.join((CONTEXT, *LEVERS))}")
+    return plain
+
+
 def read_draft(text: str) -> Draft | None:
     """Who proposes tokens, as `Draft.text` spells it, of the catalogue; None for "", the prompt itself.
 
@@ -353,9 +370,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "split": _read_split,
     "weights": _read_weights,
     "have": _read_have,
-    "util": _number("share of the memory", 1),
-    "batched": _whole("tokens of a step", 0, 10**7),
-    "seqs": _whole("requests of a step", 0, MAX_BATCH),
+    "util": _or_auto(_number("share of the memory", 1)),
+    "batched": _or_auto(_whole("tokens of a step", 0, 10**7)),
+    "seqs": _or_auto(_whole("requests of a step", 0, MAX_BATCH)),
     "eager": _switch,
     "prefix": _switch,
     "spec": _whole("speculative tokens", 0, 64),
@@ -372,5 +389,6 @@ READERS: dict[str, Callable[[str], Any]] = {
     "seconds": _whole("seconds of a request", 0, 10**6),
     "host": _whole("CPU memory in GiB", 0, 10**6),
     "curves": _read_curves,
+    "lever": _read_lever,
     "kept": _read_kept,
 }

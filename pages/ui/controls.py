@@ -84,6 +84,9 @@ def scenario_row() -> tuple[Chosen, Scenario]:
             _filters()
         with st.popover("Copy link", type="tertiary", icon=":material/link:", key="link_panel"):
             _link(chosen, now)
+    if st.session_state["page"] == state.CONCURRENCY:
+        # Read here once, so that what cannot be read is said in this run and not beside the next answer.
+        plan_state.options(now)
     own.problems(refusal)
     return chosen, now
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -13,7 +14,10 @@ from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import Grid, grid
 from kvcore.plan.options import AUTO, ConcurrencyOptions, Split, deployment, read_split, split_of
 from kvcore.plan.plan import Plan, make_plan
+from kvcore.plan.pools import usable_share
 from kvcore.plan.shards import Shard, shards
+from kvcore.plan.sharing import batched_tokens
+from kvcore.plan.sweep import sequences
 from kvcore.scenario import Scenario
 from pages.ui import plan_grid
 
@@ -72,6 +76,34 @@ def _first(model: Model, tried: tuple[Deployment, ...], users: int) -> Deploymen
 def splits(model: Model, engine: str, gpus: int) -> tuple[Shard, ...]:
     """Every split of that many GPUs that somebody would try, the valid ones first."""
     return shards(model, engine, gpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSettings:
+    """What an engine takes where nobody names a number, in words: `auto: 0.92`, or `auto` where it is not known."""
+
+    util: str
+    batched: str
+    seqs: str
+
+
+@lru_cache(maxsize=_KEPT)
+def own_settings(model: Model, wanted: Deployment) -> OwnSettings:
+    """The engine's own share of the memory, tokens of a step and most requests at once, for this deployment."""
+
+    def said(name: str, ask: Callable[[Model, Deployment], float | None], show: str) -> str:
+        nothing: dict[str, Any] = {name: None}
+        try:
+            value = ask(model, replace(wanted, **nothing))
+        except KVCoreError:
+            return AUTO
+        return AUTO if value is None else f"{AUTO}: {value:{show}}"
+
+    return OwnSettings(
+        util=said("utilization", usable_share, ".2f"),
+        batched=said("max_num_batched_tokens", batched_tokens, ",d"),
+        seqs=said("max_num_seqs", sequences, ",d"),
+    )
 
 
 @lru_cache(maxsize=4 * _KEPT)

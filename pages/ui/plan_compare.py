@@ -14,7 +14,7 @@ from kvcore.plan.hourly import hourly
 from kvcore.plan.options import keep, kept
 from kvcore.scenario import Scenario, decode_config
 from kvcore.units import format_tokens
-from pages.ui import html_table, models, plan_answers, plan_state, state
+from pages.ui import html_table, models, plan_answers, plan_said, plan_state, state
 from pages.ui import plan_words as words
 from pages.ui.models import Chosen, Refusal
 from pages.ui.plain import plain
@@ -56,7 +56,9 @@ def _keep(chosen: Chosen, case: Case) -> None:
 def _swap(chosen: Chosen, case: Case) -> None:
     scenario, options = kept(case.options.kept)
     try:
-        state.show_plan(scenario, replace(options, kept=keep(case.scenario, case.options), curves=case.options.curves))
+        state.show_plan(scenario, replace(options, kept=keep(case.scenario, case.options), curves=case.options.curves,
+                                          lever=case.options.lever))  # fmt: skip
+        plan_said.note("Plan A is on the screen now, the other one is kept")
     except KVCoreError as problem:
         st.session_state.setdefault("problems", []).append(words.ended(str(problem)))
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.engines.registry import NAMES
-from kvcore.hardware import accelerators
 from kvcore.model import Model
 from kvcore.plan.options import AUTO, read_split, split_of
 from kvcore.plan.pools import has_share
 from kvcore.plan.shards import Shard
 from kvcore.systems import system, systems
-from kvcore.units import format_bytes
 from kvcore.weight_formats import WEIGHT_FORMATS
-from pages.ui import controls, plan_answers, plan_state
+from pages.ui import controls, gpu_picker, plan_answers, plan_state
 from pages.ui import plan_words as words
 from pages.ui.plain import plain
 from pages.ui.plan_answers import Case
@@ -30,9 +28,8 @@ def place(model: Model, case: Case) -> None:
         first = st.columns([2.7, 2.5, 1, 2.1, 1.5], vertical_alignment="bottom")
         with first[0]:
             _system()
-        devices = {one.id: f"{one.name} · {format_bytes(one.memory_bytes, 1)}" for one in accelerators()}
         with first[1]:
-            st.selectbox("GPU", list(devices), key="gpu", format_func=lambda one: devices[one], on_change=_any_split)
+            gpu_picker.pick(after=_any_split)
         with first[2]:
             controls.free(key("count"), "GPUs", COUNTS, "All GPUs of all replicas. Type any number.")
         with first[3]:
@@ -53,7 +50,7 @@ def place(model: Model, case: Case) -> None:
                 help="As a log prints it, such as 12.5 GiB: then nothing about memory is estimated. Empty: planned.",
             )  # fmt: skip
         with second[2], st.popover("Engine settings", icon=":material/tune:", key="plan_settings", width="stretch"):
-            _settings(case)
+            _settings(model, case)
     _refused(model, case)
 
 
@@ -66,8 +63,9 @@ def _system() -> None:
     names = {one.id: one.name for one in known} | {_OWN: "GPU and count as chosen"}
     options = [*names] if found == _OWN else [one.id for one in known]
     st.selectbox(
-        "System", options, key="plan_system", format_func=lambda one: names.get(one, one), on_change=_take_system
-    )
+        "System", options, key="plan_system", format_func=lambda one: names.get(one, one), on_change=_take_system,
+        filter_mode="contains",
+    )  # fmt: skip
 
 
 def _take_system() -> None:
@@ -104,6 +102,7 @@ def _refused(model: Model, case: Case) -> None:
     """The splits that are not offered, each with its reason, and what is to know about the one that is chosen."""
     found = plan_answers.splits(model, case.scenario.engine, case.options.count)
     mine = next((one for one in found if split_of(one) == case.split), None)
+    st.caption(plain(words.split_explained(case.split)))
     for note in mine.notes if mine else ():
         st.caption(plain(f"{note[:1].upper()}{note[1:]}."))
     refused = [one for one in found if one.refused]
@@ -116,21 +115,25 @@ def _shard(one: Shard) -> str:
     return plain(words.split_words(split_of(one)))
 
 
-def _settings(case: Case) -> None:
-    """The engine's own knobs; 0 leaves each to the engine."""
+def _settings(model: Model, case: Case) -> None:
+    """The engine's own knobs; an empty one is left to the engine, and says what it takes."""
+    own = plan_answers.own_settings(model, case.deployment)
     with st.container(width=340):
         if has_share(case.scenario.engine):
             st.number_input(
-                "Share of the GPU’s memory", 0.0, 1.0, key=key("util"), step=0.01, format="%.2f",
-                help="gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction. 0: the engine’s own.",
+                "Share of the GPU’s memory", 0.01, 1.0, None, key=key("util"), step=0.01, format="%.2f",
+                placeholder=own.util,
+                help="gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction. Empty: the engine’s "
+                "own.",
             )  # fmt: skip
         st.number_input(
-            "Most tokens in a step", 0, 10**7, key=key("batched"), step=1024,
-            help="max_num_batched_tokens or its like. More make prefill faster and take memory. 0: the engine’s own.",
+            "Most tokens in a step", 1, 10**7, None, key=key("batched"), step=1024, placeholder=own.batched,
+            help="max_num_batched_tokens or its like. More make prefill faster and take memory. Empty: the engine’s "
+            "own.",
         )  # fmt: skip
         st.number_input(
-            "Most requests at once", 0, 10**6, key=key("seqs"), step=16,
-            help="max_num_seqs or its like, for each replica. 0: the engine’s own.",
+            "Most requests at once", 1, 10**6, None, key=key("seqs"), step=16, placeholder=own.seqs,
+            help="max_num_seqs or its like, for each replica. Empty: the engine’s own.",
         )  # fmt: skip
         st.number_input(
             "Speculative tokens", 0, 64, key=key("spec"), step=1,

@@ -9,7 +9,7 @@ import streamlit as st
 from kvcore.plan.options import ConcurrencyOptions
 from kvcore.questions import questions
 from kvcore.scenario import Scenario
-from pages.ui import state
+from pages.ui import plan_said, state
 from pages.ui.plain import plain
 
 
@@ -90,6 +90,7 @@ def _show(name: str) -> None:
     found = EXAMPLES.get(name)
     if found is not None:
         state.show_plan(found.scenario, found.options)
+        plan_said.note(found.title)
 
 
 def section() -> None:

@@ -174,16 +174,15 @@ def _limits(
 
 
 def _words(xs: list[float], ys: list[float], fits: np.ndarray, colours: Palette) -> list[dict[str, Any]]:
-    """`fits` and `does not fit`, where there is room for the words."""
+    """`fits` and `does not fit`, where there is room for the words: in the corners farthest from the edge."""
     notes = []
-    for state, words in ((2, "fits"), (0, "does not fit")):
+    # Each reaches from its corner into the plot, so that no width cuts it.
+    for state, words, row, column, side in ((2, "fits", 0.14, 0.1, "left"), (0, "does not fit", 0.72, 0.93, "right")):
         if (fits == state).sum() < 0.12 * fits.size:
             continue
-        # In the corner of the area that is farthest from the edge.
-        row, column = (0.14, 0.1) if state else (0.72, 0.72)
         at = (int(fits.shape[0] * row), int(fits.shape[1] * column))
-        if (fits[at] == 2) == bool(state) and fits[at] != 1:
-            place = {"x": xs[at[1]], "y": ys[at[0]], "xanchor": "left", "yanchor": "bottom"}
+        if fits[at] == state:
+            place = {"x": xs[at[1]], "y": ys[at[0]], "xanchor": side, "yanchor": "bottom"}
             notes.append(_note(words, colours, size=FONT_SIZE + 3, **place))
     return notes
 

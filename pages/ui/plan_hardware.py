@@ -51,6 +51,11 @@ def section(model: Model, case: Case) -> None:
     columns = (("hardware", "w"), ("split", "w"), ("requests at once", "n"), ("$ an hour", "n"),
                ("$ an hour for each request", "n"))  # fmt: skip
     st.html(html_table.table("Hardware that holds the users", columns, [_row(one) for one in found[:_SHOWN]]))
+    explained = words.glossary(
+        (words.split_words(one.deployment) for one in found[:_SHOWN]), but=words.split_words(case.deployment)
+    )
+    if explained:
+        st.caption(plain(explained))
     _apply(case, found)
     variant_more.download(lambda: [_line(one) for one in found], "kv-cache-hardware", "hardware")
     st.caption(
@@ -103,5 +108,6 @@ def _apply(case: Case, found: Sequence[Recommendation]) -> None:
         name = st.selectbox("Plan with", list(by_name), key="hardware_any")
     if name in by_name:
         right.button(
-            "Use it", key="hardware_use", on_click=plan_parts.go, args=(case, by_name[name].deployment), width="stretch"
-        )
+            "Use it", key="hardware_use", on_click=plan_parts.go, width="stretch",
+            args=(case, by_name[name].deployment, None, name),
+        )  # fmt: skip

@@ -13,16 +13,17 @@ import streamlit as st
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.options import MAX_CURVES
+from kvcore.plan.options import CONTEXT, MAX_CURVES
 from kvcore.plan.remedies import remedies, shortfall
 from kvcore.plan.traffic import Traffic
 from kvcore.plan.whatif import WhatIf, whatifs
 from kvcore.units import format_bytes
-from pages.ui import html_table, plan_answers, plan_parts, plan_people, plan_state, theme, variant_more
+from pages.ui import html_table, plan_answers, plan_parts, plan_people, plan_state, plan_sweeps, theme, variant_more
 from pages.ui import plan_words as words
 from pages.ui.plain import plain
 from pages.ui.plan_answers import Case
 from pages.ui.plan_curves import Curve, curves_chart
+from pages.ui.trio_words import ENGINES
 from pages.ui.words import plural
 
 _SHOWN = 8
@@ -62,6 +63,9 @@ def mend(model: Model, case: Case) -> None:
         return
     # To serve fewer is to give up: last of what is shown.
     shown = sorted(found[:_SHOWN], key=lambda one: one.users is not None)
+    explained = words.glossary([one.change for one in shown], but=words.split_words(case.deployment))
+    if explained:
+        st.caption(plain(explained))
     _rows(case, shown, "mend", with_gain=False)
 
 
@@ -76,23 +80,46 @@ def _mend_title(model: Model, case: Case, found: Sequence[WhatIf]) -> str:
 
 
 def levers(model: Model, case: Case, colours: theme.Palette) -> None:
-    """What each single change gains, at what price, and how the curves of some compare."""
-    if case.plan.requests is None or not case.plan.requests.high:
+    """What each single change gains, at what price, and a curve for every lever."""
+    if case.plan.requests is None:
         return
+    traffic, found = _lengths(case), []
+    if case.plan.requests.high:
+        found = [one for one in _whatifs(model, case.deployment, traffic) if one.kind != "offload"]
+        _changes(case, found)
+    _drawn(model, case, found, traffic, colours)
+
+
+def _lengths(case: Case) -> Traffic | None:
+    """The expected lengths, for one person: how many there are changes no gain."""
     try:
-        # How many people there are changes no gain.
-        lengths: Traffic | None = replace(plan_people.traffic_of(case.options), people=1, active_share=1.0)
+        return replace(plan_people.traffic_of(case.options), people=1, active_share=1.0)
     except KVCoreError:
-        lengths = None
-    found = [one for one in _whatifs(model, case.deployment, lengths) if one.kind != "offload"]
+        return None
+
+
+def _changes(case: Case, found: Sequence[WhatIf]) -> None:
     if not found:
         st.subheader("No single change lets in more", anchor=False)
         return
     top = _best(found)
     st.subheader(plain(_title(top[0])), anchor=False)
-    _rows(case, top[:_SHOWN], "lever", with_gain=True)
+    shown = top[:_SHOWN]
+    explained = words.glossary([_title(top[0]), *(one.change for one in shown)], but=words.split_words(case.deployment))
+    if explained:
+        st.caption(plain(explained))
+    _rows(case, shown, "lever", with_gain=True)
     _all(case, found)
-    _curves(model, case, found, top, colours)
+
+
+def _drawn(model: Model, case: Case, found: Sequence[WhatIf], traffic: Traffic | None, colours: theme.Palette) -> None:
+    """One lever over all its values; against the longest request also what the changes would hold."""
+    with st.container(key="sweep_section", gap="xsmall"):
+        lever = plan_sweeps.chooser()
+        if lever == CONTEXT:
+            _curves(model, case, found, _best(found), colours)
+        else:
+            plan_sweeps.section(model, case, lever, traffic, colours)
 
 
 def _best(found: Sequence[WhatIf]) -> list[WhatIf]:
@@ -105,8 +132,22 @@ def _best(found: Sequence[WhatIf]) -> list[WhatIf]:
     return sorted(first.values(), key=lambda one: (one.kind == "context", one.kind in _BOUGHT, -(one.gain or math.inf)))
 
 
+def change_words(one: WhatIf) -> str:
+    """The change as the screen says it: engines by their names."""
+    if one.kind != "engine":
+        return one.change
+    return re.sub(r"[a-z][a-z.-]+", lambda word: ENGINES.get(word[0], word[0]), one.change)
+
+
 def _title(one: WhatIf) -> str:
-    return f"If you change one thing: {one.name} lets in {words.factor(one.gain)} as many"
+    name = ENGINES.get(one.name, one.name)
+    gain = words.factor(one.gain)
+    much = (
+        "lets in the first"
+        if one.gain is None
+        else f"lets in {gain.lstrip('+')} {'more' if '%' in gain else 'as many'}"
+    )
+    return f"If you change one thing: {name} {much}"
 
 
 def _rows(case: Case, found: Sequence[WhatIf], prefix: str, *, with_gain: bool) -> None:
@@ -115,15 +156,15 @@ def _rows(case: Case, found: Sequence[WhatIf], prefix: str, *, with_gain: bool) 
         for at, one in enumerate(found):
             with st.container(key=f"{prefix}_row_{at}"):
                 what, gain, price, button = st.columns([3.1, 1.7, 4.2, 1.2], vertical_alignment="center")
-            what.markdown(f"**{plain(one.change)}**")
+            what.markdown(f"**{plain(change_words(one))}**")
             gain.markdown(_gain(one, with_gain))
             price.caption(plain(one.price))
             if one.deployment == case.deployment and one.users in (None, case.users):
                 # What is gained lies in the prompts and not in the server.
                 continue
             button.button(
-                "Apply", key=f"{prefix}_{at}", on_click=plan_parts.go, args=(case, one.deployment, one.users),
-                help=plain(one.change), width="stretch",
+                "Apply", key=f"{prefix}_{at}", on_click=plan_parts.go, width="stretch", help=plain(change_words(one)),
+                args=(case, one.deployment, one.users, change_words(one)),
             )  # fmt: skip
 
 
@@ -140,15 +181,17 @@ def _all(case: Case, found: Sequence[WhatIf]) -> None:
         by_name = {slug(one): one for one in found}
         left, right = st.columns([5, 1.2], vertical_alignment="bottom")
         with left:
-            name = st.selectbox("Apply", list(by_name), key="lever_any", format_func=lambda one: by_name[one].change)
+            name = st.selectbox(
+                "Apply", list(by_name), key="lever_any", format_func=lambda one: change_words(by_name[one])
+            )
         if name in by_name:
             right.button(
                 "Apply it", key="lever_any_go", on_click=plan_parts.go, width="stretch",
-                args=(case, by_name[name].deployment, by_name[name].users),
+                args=(case, by_name[name].deployment, by_name[name].users, change_words(by_name[name])),
             )  # fmt: skip
         columns = (("change", "w"), ("requests at once", "n"), ("gain", "n"), ("price", "w"))
         cells = [
-            [one.change, "" if one.requests is None else words.span(one.requests),
+            [change_words(one), "" if one.requests is None else words.span(one.requests),
              words.factor(one.gain), one.price]
             for one in found
         ]  # fmt: skip
@@ -171,12 +214,15 @@ def _curves(model: Model, case: Case, found: Sequence[WhatIf], top: Sequence[Wha
     lines = [Curve(name="as planned", most=plan_answers.most(model, case.deployment, columns), main=True)]
     for name in chosen:
         one = by_name[name]
-        lines.append(Curve(name=one.name, most=plan_answers.most(model, one.deployment, columns)))
+        lines.append(
+            Curve(name=ENGINES.get(one.name, one.name), most=plan_answers.most(model, one.deployment, columns))
+        )
     st.markdown(f"#### {plain(_curves_title(case, lines, columns))}")
     st.session_state["plan_picked"] = chosen
+    names = {name: ENGINES.get(one.name, one.name) for name, one in by_name.items()}
     st.multiselect(
-        "Changes drawn", list(by_name), key="plan_picked", on_change=_take_picked, max_selections=MAX_CURVES, wrap=True,
-        format_func=lambda one: by_name[one].name if one in by_name else one, placeholder="Choose changes to draw",
+        "Changes drawn beside the plan", list(by_name), key="plan_picked", on_change=_take_picked, wrap=True,
+        max_selections=MAX_CURVES, format_func=lambda one: names.get(one, one), placeholder="Choose changes to draw",
     )  # fmt: skip
     made = curves_chart(lines, columns, tokens=case.deployment.context, users=case.users, colours=colours)
     if made is None:
@@ -208,4 +254,5 @@ def _curves_title(case: Case, lines: Sequence[Curve], columns: Sequence[int]) ->
     at = min(range(len(columns)), key=lambda place: abs(columns[place] - context))
     best = max(lines[1:], key=lambda line: line.most[at].low)
     held, more = lines[0].most[at].low, best.most[at].low
-    return f"At {words.tokens(columns[at])} the plan holds {held:,}, with {best.name} it would hold {more:,}"
+    name = ENGINES.get(best.name, best.name)
+    return f"At {words.tokens(columns[at])} the plan holds {held:,}, with {name} it would hold {more:,}"

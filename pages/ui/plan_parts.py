@@ -7,12 +7,10 @@ from typing import Any
 
 import streamlit as st
 
-from kvcore.model import Model
-from kvcore.plan.basis import basis
 from kvcore.plan.ends import Ends
 from kvcore.plan.hourly import hourly
-from kvcore.units import GIB, MAX_TOKENS, format_bytes, format_tokens
-from pages.ui import notices, plan_answers, plan_grid, plan_memory, plan_said, plan_state, state, theme, variant_more
+from kvcore.units import GIB, MAX_TOKENS, format_bytes
+from pages.ui import notices, plan_answers, plan_memory, plan_said, state, theme, variant_more
 from pages.ui import plan_words as words
 from pages.ui.cards import Card
 from pages.ui.plain import plain
@@ -125,60 +123,6 @@ def _stated(case: Case) -> str:
     if case.deployment.kv_bytes is not None:
         return "The cache is as you said, so overheads are not estimated."
     return "Planning counts the hatched range as overhead."
-
-
-def cells(model: Model, case: Case, colours: theme.Palette) -> None:
-    """Users × context, with a click that moves the plan."""
-    if case.plan.requests is None:
-        return
-    found = plan_answers.cells(model, case.deployment, case.users)
-    half = plan_answers.most(model, case.deployment, (max(1, case.deployment.context // 2),))[0]
-    st.subheader(words.grid_title(case.plan, half), anchor=False)
-    base = basis(model, case.deployment)
-    most = base.filler.sequences if base.filler else None
-    chart, alt = plan_grid.grid_chart(
-        found, tokens=case.deployment.context, wanted=case.users, limit=model.context_limit,
-        sequences=None if most is None else most * case.deployment.dp, colours=colours,
-    )  # fmt: skip
-    st.plotly_chart(
-        chart, theme=None, config=theme.chart_config("kv-cache-users-context"), alt=alt, key="cells_chart",
-        on_select=_move, selection_mode="points",
-    )  # fmt: skip
-    st.caption(
-        "Blue: fits, stronger where less room is left. Amber: fits only within the range. Grey: does not fit. ○ the "
-        "plan: click another cell to move it there, or change Tokens and Users above. "
-        + plain(f"Limits: {'; '.join(found.limits)}." if found.limits else "")
-    )
-    variant_more.download(lambda: grid_rows(case, found), "kv-cache-concurrency", "cells")
-
-
-def _move() -> None:
-    """Take the cell that was clicked."""
-    keep = st.session_state
-    points = keep["cells_chart"]["selection"]["points"] if "cells_chart" in keep else []
-    data: Any = points[0].get("customdata") if points else None
-    if data is None:
-        return
-    values = [data[name] for name in sorted(data)] if isinstance(data, dict) else list(data)
-    keep["tokens"], keep[plan_state.key("users")] = format_tokens(int(values[0])), str(int(values[1]))
-
-
-def grid_rows(case: Case, found: Any) -> list[dict[str, object]]:
-    """What fits at each context, for a file."""
-    return [
-        {
-            "model": case.plan.model.name,
-            "engine": case.deployment.engine,
-            "GPU": case.deployment.gpu.id,
-            "GPUs": case.deployment.gpus,
-            "split": case.split.text,
-            "longest request, tokens": context,
-            "requests at once, safe end": ends.low,
-            "requests at once, best guess": ends.best,
-            "requests at once, hopeful end": ends.high,
-        }
-        for context, ends in zip(found.contexts, found.most, strict=True)
-    ]
 
 
 def refusal(case: Case) -> None:

@@ -100,7 +100,9 @@ _NAMES = {
 
 
 def _row(one: Fit) -> list[str | tuple[str, str]]:
-    shared = f"{one.own_tokens:,} of its own" if one.own_tokens != one.tokens else ""
+    shared = ""
+    if one.own_tokens != one.tokens:
+        shared = f"{one.own_tokens:,} {'of its own' if one.own_tokens < one.tokens else 'set aside'}"
     return [
         _NAMES[one.name],
         (f"{one.tokens:,}", shared),
@@ -132,13 +134,15 @@ def _controls() -> None:
             )
         with first[6]:
             st.number_input(
-                "Asks a minute", 0.0, 10_000.0, key=key("minute"), step=0.1, format="%.2f",
+                "Asks a minute", 0.01, 10_000.0, None, key=key("minute"), step=0.1, format="%.2f",
+                placeholder="not known",
                 help="Requests of one person. With the seconds of an answer it takes the place of the active share.",
             )  # fmt: skip
         with first[7]:
             st.number_input(
-                "Seconds each", 0, 10**6, key=key("seconds"), step=5, help="How long a request lives. 0: not known."
-            )
+                "Seconds each", 1, 10**6, None, key=key("seconds"), step=5, placeholder="not known",
+                help="How long a request lives. Empty: not known.",
+            )  # fmt: skip
 
 
 _WAYS = {"latency": "For latency", "balanced": "Balanced", "throughput": "For throughput"}
@@ -161,9 +165,9 @@ def _ways(model: Model, case: Case, traffic: Traffic) -> None:
             st.markdown(_facts(one))
             st.caption(plain(one.trade))
             st.button(
-                "Use this", key=f"way_{one.kind}", on_click=plan_parts.go, args=(case, one.deployment),
+                "Use this", key=f"way_{one.kind}", on_click=plan_parts.go, icon=":material/check:",
+                args=(case, one.deployment, None, f"{_WAYS[one.kind]}: {'; '.join(one.changes)}"),
                 disabled=not one.changes, help=plain("; ".join(one.changes)) or "It runs so already.",
-                icon=":material/check:",
             )  # fmt: skip
 
 

@@ -20,6 +20,8 @@ _NAMES = tuple(field.name for field in fields(ConcurrencyOptions))
 _TOKENS = ("prompt", "answer", "thinking", "shared")
 # Numbers that are chosen from presets or typed, and shown as text, # with an example for who wrote something else.
 TYPED = {"users": "30", "count": "8", "people": "300", **dict.fromkeys(_TOKENS, "2048, 4K or 0")}
+# Numbers of which 0 stands for none that was named: their controls are empty then, and say what is taken instead.
+UNNAMED = ("util", "batched", "seqs", "minute", "seconds")
 _FOLLOWED = "plan_users_followed"
 
 
@@ -42,6 +44,8 @@ def written(name: str, value: Any) -> Any:
         return format_tokens(value)
     if name in TYPED:
         return f"{value}"
+    if name in UNNAMED and not value:
+        return None
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -69,7 +73,7 @@ def options(scenario: Scenario) -> ConcurrencyOptions:
     for name in _NAMES:
         value = state.get(key(name))
         try:
-            good[name] = read(name, value) if value is not None else getattr(plain, name)
+            good[name] = read(name, value)
         except (KVCoreError, ValueError) as problem:
             state.setdefault("problems", []).append(words.ended(str(problem)))
             good.setdefault(name, getattr(plain, name))
@@ -83,7 +87,9 @@ def options(scenario: Scenario) -> ConcurrencyOptions:
 
 
 def read(name: str, value: Any) -> Any:
-    """A control's value as the choice that it stands for; UnitError for what cannot be read."""
+    """A control's value as the choice that it stands for, None as the default; UnitError for what cannot be read."""
+    if value is None:
+        return getattr(ConcurrencyOptions(), name)
     if isinstance(value, str):
         return READERS[name](value)
     if isinstance(value, list):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -68,6 +70,56 @@ def split_words(split: Any) -> str:
     return " · ".join([words, *extra])
 
 
+# What the short words of a split mean, each by what it is written with.
+_MEANINGS = {
+    "TP": (r"\bTP \d", "tensor parallel (TP): each layer is split over so many GPUs"),
+    "PP": (r"\bPP \d", "pipeline parallel (PP): the layers are shared out over so many stages, one after another"),
+    "DP": (r"\bDP \d|\breplicas?\b", "data parallel (DP), replicas: whole copies of the model, each with its own "
+           "requests"),
+    "DCP": (r"\bDCP \d", "decode context parallel (DCP): the tokens of a request are split over ranks that would "
+            "otherwise hold copies of its cache"),
+    "EP": (r"\bexpert parallel\b|\bEP\b", "expert parallel (EP): each rank holds whole experts instead of a slice of "
+           "every one"),
+    "DPA": (r"\bDP attention\b", "DP attention: each rank keeps attention and cache of its own requests, and all share "
+            "the experts"),
+}  # fmt: skip
+
+
+def glossary(texts: Iterable[str], but: str = "") -> str:
+    """What the short words for splits in these texts mean, in sentences; none of those that stand in `but`."""
+    said = " ".join(texts)
+    found = [
+        meaning
+        for pattern, meaning in _MEANINGS.values()
+        if re.search(pattern, said) and not (but and re.search(pattern, but))
+    ]
+    return " ".join(f"{one[:1].upper()}{one[1:]}." for one in found)
+
+
+def split_explained(split: Any) -> str:
+    """What the words of a split come to, a sentence each: `TP 8, tensor parallel: …`; "" on one GPU."""
+    parts = []
+    if split.tp > 1:
+        parts.append(f"TP {split.tp}, tensor parallel: each layer is split over {split.tp:,} GPUs.")
+    if split.pp > 1:
+        parts.append(f"PP {split.pp}, pipeline parallel: the layers are shared out over {split.pp:,} stages, which a "
+                     "token passes one after another.")  # fmt: skip
+    if split.dp_attention:
+        parts.append(f"DP attention: {split.dp:,} groups of ranks each keep attention and cache of their own requests.")
+    elif split.dp > 1 and not split.expert_parallel:
+        parts.append(
+            f"Data parallel (DP): {split.dp:,} replicas, whole copies of the model with requests of their own."
+        )
+    elif split.dp > 1:
+        parts.append(f"DP {split.dp}, data parallel: {split.dp:,} groups of ranks, each with requests of its own.")
+    if split.dcp > 1:
+        parts.append(f"DCP {split.dcp}, decode context parallel: a request’s tokens are split over {split.dcp:,} ranks "
+                     "that would otherwise hold copies of its cache.")  # fmt: skip
+    if split.expert_parallel:
+        parts.append("EP, expert parallel: each rank holds whole experts instead of a slice of every one.")
+    return " ".join(parts)
+
+
 def place_words(plan: Plan) -> str:
     """The GPUs: `8 × H100 SXM5 80GB`, or one by its name."""
     gpus, name = plan.deployment.gpus, plan.deployment.gpu.name
@@ -109,6 +161,15 @@ def title(name: str, plan: Plan, users: int) -> str:
     return f"{asked} {not_fit}: {name} on {place} holds **{to(plan.requests)}**, then {_ends(plan)}"
 
 
+def answer(plan: Plan, users: int) -> str:
+    """The answer in few words: `38–43 at once, 30 fit`."""
+    if plan.requests is None:
+        return "refused as chosen"
+    fits = _fits(users).replace(" users", "") if plan.fits else f"{users:,} {'does' if users == 1 else 'do'} not fit"
+    fits = "1 fits" if plan.fits and users == 1 else fits
+    return f"{span(plan.requests)} at once, {fits}"
+
+
 def _fits(users: int) -> str:
     return "One user fits" if users == 1 else f"{users:,} users fit"
 
@@ -144,6 +205,9 @@ def memory_title(plan: Plan, missing: int, used: int) -> str:
     if plan.kv_bytes is None or not used + missing:
         return "Where each GPU’s memory goes"
     take = "takes" if users == 1 else "take"
+    if missing and plan.kv_bytes.low < 0:
+        lacks, wanted = format_bytes(-plan.kv_bytes.low, 1), format_bytes(missing + plan.kv_bytes.low, 1)
+        return f"Weights and overheads are {lacks} more than a GPU has; {who} would take {wanted} beside them"
     if missing:
         there = format_bytes(max(0, plan.kv_bytes.low), 1)
         return f"{who} would take {format_bytes(used + missing, 1)} of each GPU, where {there} are surely there"

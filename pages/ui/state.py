@@ -261,6 +261,8 @@ def finish(now: Scenario) -> None:
     """Write the address, and remember what the controls hold; call last in every run."""
     state = st.session_state
     query = _query(now)
+    # Reading the controls again finds the same faults again: they were said, and are not those of the next answer.
+    state.pop("problems", None)
     if state.pop(_LEFT_EMPTY, False):
         # Writing the address would put an entry before this one, and nobody could go back any further.
         state[_SEEN], state["scenario"] = {}, now
@@ -293,7 +295,7 @@ def _live_options() -> LiveOptions:
 
 def link(now: Scenario) -> str:
     """The full address of a scenario on the page that is open."""
-    base = (st.context.url or "").split("?")[0]
+    base = (st.context.url or "").split("?")[0].split("#")[0]
     base += "/" if base.count("/") < 3 else ""
     query = urlencode(_query(now), safe="/,:@")
     return f"{base}?{query}" if query else base

@@ -6,12 +6,10 @@ import streamlit as st
 
 from kvcore.errors import KVCoreError
 from kvcore.formats import KV_FORMATS
-from kvcore.hardware import accelerators
 from kvcore.ladder import DEFAULT_DESIGNS, MAX_DESIGNS, SHIPPED, Ladder, Rung, parse_design
-from kvcore.units import format_bytes
 from kvcore.variants import STATES
 from kvcore.weight_formats import WEIGHT_FORMATS
-from pages.ui import controls
+from pages.ui import controls, gpu_picker
 from pages.ui import variant_words as words
 from pages.ui.plain import plain
 
@@ -133,9 +131,8 @@ def server() -> None:
     """Which accelerators the bounds are about."""
     with st.container(key="server_controls"):
         gpu, count, weights = st.columns([3, 1.4, 1.6], vertical_alignment="bottom")
-    devices = {one.id: f"{one.name} · {format_bytes(one.memory_bytes, 1)}" for one in accelerators()}
     with gpu:
-        st.selectbox("GPU", list(devices), key="gpu", format_func=lambda one: devices[one])
+        gpu_picker.pick()
     with count:
         controls.free(
             "gpus", "GPUs", GPUS, "auto: the fewest, doubling, whose memory the weights fill by at most half."

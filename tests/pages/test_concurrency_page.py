@@ -18,8 +18,18 @@ from kvcore.plan.ends import Ends
 from kvcore.plan.grid import Grid, grid
 from kvcore.plan.options import ConcurrencyOptions, Split
 from kvcore.plan.plan import make_plan
+from kvcore.plan.sweep import LEVERS
 from kvcore.units import GIB
-from pages.ui import plan_curves, plan_examples, plan_grid, plan_memory, plan_state, theme
+from pages.ui import (
+    plan_curves,
+    plan_examples,
+    plan_grid,
+    plan_memory,
+    plan_state,
+    plan_sweep_chart,
+    plan_sweeps,
+    theme,
+)
 from pages.ui import plan_words as words
 from tests.pages.rendered import rendered as read
 
@@ -482,3 +492,173 @@ def test_the_longest_context_of_all_users_and_the_least_share_are_told() -> None
     model, wanted = catalogue.load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8)
     assert make_plan(model, replace(wanted, utilization=share), 30).fits
     assert not make_plan(model, replace(wanted, utilization=share - 0.01), 30).fits
+
+
+def toasts(at: AppTest) -> str:
+    return read(" ".join(one.value for one in at.toast))
+
+
+def test_short_words_of_a_split_are_explained_where_they_stand() -> None:
+    at = open_page(split="tp4-pp2")
+    assert "TP 4, tensor parallel: each layer is split over 4 GPUs." in captions(at)
+    assert "PP 2, pipeline parallel" in captions(at)
+    at = open_page(model="deepseek-ai/DeepSeek-V3", gpu="h200-sxm")
+    # Once, and in what else stands there only what was not said before.
+    assert captions(at).count("tensor parallel:") == 1
+    at = open_page(model="deepseek-ai/DeepSeek-V3", gpu="h200-sxm", split="tp8")
+    assert any("with DCP" in read(one.value) for one in at.markdown)
+    assert "Decode context parallel (DCP): the tokens of a request" in captions(at)
+
+
+def test_the_words_of_a_split() -> None:
+    assert words.split_explained(Split()) == ""
+    every = words.split_explained(Split(tp=2, pp=2, dp=2, dcp=2, expert_parallel=True))
+    for meaning in ("tensor parallel", "pipeline parallel", "data parallel", "decode context", "expert parallel"):
+        assert meaning in every
+    assert "2 replicas" in words.split_explained(Split(dp=2))
+    assert "DP attention: 4 groups" in words.split_explained(Split(tp=2, dp=4, dp_attention=True))
+    said = words.glossary(["Split the same GPUs as TP 2 × PP 4", "2 replicas"], but="TP 8")
+    assert "Pipeline parallel (PP)" in said
+    assert "Data parallel (DP)" in said
+    assert "Tensor" not in said
+    assert words.glossary(["Keep the cache in fp8"]) == ""
+
+
+def test_what_is_left_to_the_engine_is_an_empty_field_with_the_engines_own_value() -> None:
+    at = open_page()
+    shown = {"plan_util": "auto: 0.92", "plan_batched": "auto: 8,192", "plan_seqs": "auto: 1,024",
+             "plan_minute": "not known", "plan_seconds": "not known"}  # fmt: skip
+    for key, own in shown.items():
+        assert at.number_input(key=key).value is None
+        assert at.number_input(key=key).proto.placeholder == own
+    at.number_input(key="plan_seqs").set_value(5)
+    rerun(at)
+    assert numbers(at)[0] == "5"
+    # What it would take is not what was named.
+    assert at.number_input(key="plan_seqs").proto.placeholder == "auto: 1,024"
+    at.number_input(key="plan_seqs").set_value(None)
+    rerun(at)
+    assert numbers(at)[0] != "5"
+
+
+@pytest.mark.parametrize("nothing", ["0", "auto"])
+def test_links_that_leave_settings_to_the_engine_open(nothing: str) -> None:
+    at = open_page(util=nothing, batched=nothing, seqs=nothing, minute="0", seconds="0")
+    assert not at.warning
+    assert title(at) == title(open_page())
+    assert at.number_input(key="plan_util").value is None
+    assert all("util" not in one.value.partition("?")[2] for one in at.code if "concurrency" in one.value)
+
+
+@pytest.mark.parametrize("share", ["0.005", "0.0049", "1"])
+def test_the_least_and_the_largest_share_of_a_link_do_no_harm(share: str) -> None:
+    at = open_page(util=share, minute="0.001")
+    assert len(numbers(at)) == 4
+
+
+def test_a_button_says_what_it_changed_and_the_new_answer() -> None:
+    at = open_page()
+    assert not at.toast
+    at.button(key="example_deepseek").click()
+    rerun(at)
+    assert "**DeepSeek V3 on 8 × H200** → " in toasts(at)
+    assert re.search(r"\d+–\d+ at once, 30 fit", toasts(at))
+    assert "(#answer)" in at.toast[0].value
+    rerun(at)
+    assert not at.toast
+    at.button(key="lever_0").click()
+    rerun(at)
+    assert "** → " in toasts(at)
+
+
+def test_what_cannot_be_read_is_said_at_once_and_not_after_it_was_mended() -> None:
+    at = open_page()
+    at.text_input(key="plan_have").set_value("much")
+    rerun(at)
+    assert "'much' is not" in read(at.warning[0].value)
+    at.text_input(key="plan_have").set_value("20 GiB")
+    rerun(at)
+    assert not at.warning
+    assert numbers(at)[2] == "20 GiB"
+
+
+def test_the_plan_is_moved_without_a_mouse_and_the_grid_is_a_table() -> None:
+    at = open_page(**STATED)
+    assert any("30 requests of 32K tokens fit: 75% of the 40 that surely do" in read(one.value) for one in at.markdown)
+    assert "<th scope='row' role='rowheader' class=''>32,768</th>" in tables(at)
+    at.number_input(key="cell_users").set_value(41)
+    rerun(at)
+    assert at.selectbox(key="plan_users").value == "41"
+    assert any("41 requests of 32K tokens do not fit: 40 do" in read(one.value) for one in at.markdown)
+    at.number_input(key="cell_tokens").set_value(4096)
+    rerun(at)
+    assert at.selectbox(key="tokens").value == "4K"
+    # 51 GiB / (4,096 × 40 KiB) = 326.
+    assert numbers(at)[0] == "326"
+    assert "**41 requests of 4K tokens** → 326 at once, 41 fit" in toasts(at)
+
+
+def test_nothing_is_drawn_where_nothing_fits() -> None:
+    at = open_page(count="1")
+    assert "No request of any length fits" in subheaders(at)
+    # 131.4 GiB of weights are on a GPU of 79.6 GiB: what lacks is not what the requests take.
+    assert "Weights and overheads are" in subheaders(at)
+    assert "30 requests would take 300 GiB beside them" in subheaders(at)
+    assert len(alts(at)) == 1
+
+
+@pytest.mark.parametrize("lever", list(LEVERS))
+def test_every_lever_has_a_curve_with_its_answer_and_its_price(lever: str) -> None:
+    at = open_page(lever=lever, shared="1024")
+    alt = next(one for one in alts(at) if "as planned" in one and "safe to hopeful end" in one)
+    heading = next(read(one.value) for one in at.markdown if one.value.startswith("#### "))
+    assert LEVERS[lever].name[1:] in heading
+    assert "as planned" in heading
+    assert LEVERS[lever].price[:40] in captions(at)
+    assert len(alt.split(";")) >= 2
+    # The choice is in the link.
+    assert any(f"lever={lever}" in one.value for one in at.code)
+
+
+def test_a_lever_that_the_engine_does_not_have_says_so() -> None:
+    for query, said in (
+        ({"engine": "llama.cpp", "lever": "batched"}, "llama.cpp has no such setting"),
+        ({"engine": "ollama", "lever": "host"}, "keeps no caches of idle requests in CPU memory"),
+        ({"lever": "share", **STATED}, "a share of the memory changes nothing"),
+        ({"lever": "prefix", "prompt": "1024", "shared": "4096"}, "cannot be planned with"),
+    ):
+        at = open_page(**query)
+        assert said in captions(at), query
+    at = open_page(lever="colour")
+    assert "The address's lever was not taken" in read(at.warning[0].value)
+
+
+BARS = [
+    plan_sweep_chart.Bar(name="<b>x</b>", most=Ends(low=10, best=11, high=12), now=True),
+    plan_sweep_chart.Bar(name="a name that is longer than one line", most=Ends(low=200, best=200, high=200), now=False),
+]
+
+
+@pytest.mark.parametrize("name", ["light", "dark"])
+def test_levers_are_drawn_and_said(name: str) -> None:
+    colours = theme.PALETTES[name]
+    for chart, alt in (
+        plan_sweep_chart.curve_chart(BARS, unit="GPUs", counted="requests at once", users=30, colours=colours),
+        plan_sweep_chart.bars_chart(BARS, counted="requests at once", users=30, colours=colours),
+    ):
+        assert chart.checked.data
+        assert "<b>x</b>, as planned: 10 to 12" in alt
+        assert ": 200" in alt
+        assert "&lt;b&gt;x" in str(chart.to_dict())
+    bars, _ = plan_sweep_chart.bars_chart(BARS, counted="requests at once", users=None, colours=colours)
+    layout = bars.to_dict()["layout"]
+    # Figures stand in the margin, which has room for the longest.
+    assert layout["margin"]["r"] >= 8 * len("10–12")
+    assert [note["x"] for note in layout["annotations"]] == [1, 1]
+
+
+def test_what_a_lever_would_hold_in_a_sentence() -> None:
+    assert plan_sweeps.title("gpus", BARS) == (
+        "Number of GPUs: 10 to 12 with <b>x</b> as planned, 200 with a name that is longer than one line GPUs"
+    )
+    assert "none holds more than <b>x</b> as planned" in plan_sweeps.title("cache", BARS[:1])
