@@ -17,7 +17,7 @@ _ROW = 66
 # What tells the parts apart without colour.
 _PATTERNS = {"overhead": "/", "range": "/", "missing": "x", "system": "."}
 _NAMES = {
-    "weights": "weights", "overhead": "overhead, at least", "range": "overhead or cache: the range",
+    "weights": "weights", "overhead": "overhead, at least", "range": "overhead or cache, not certain",
     "used": "cache in use", "free": "cache free", "system": "left to the system", "missing": "missing",
 }  # fmt: skip
 
@@ -192,6 +192,9 @@ def _box(part: str, colours: Palette) -> str:
         one, other = (colours.background, fill) if part == "range" else (fill, colours.background)
         share = "5px" if part == "range" else "3px"
         look = f"repeating-linear-gradient(135deg,{one} 0 {share},{other} {share} 7px);border:1px solid {fill}"
+    elif part == "system":
+        dots = f"radial-gradient({colours.background} 1.2px,{fill} 1.6px) 0 0/5px 5px"
+        look = f"{dots};border:1px solid {colours.muted}"
     else:
         look = f"{fill};border:1px solid {colours.muted if part in ('free', 'system') else fill}"
     return f"<i style='background:{look}'></i>"

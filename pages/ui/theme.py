@@ -87,6 +87,7 @@ _STYLE = """<style>
   background: transparent; color: inherit; border: 1px solid currentColor;
 }
 .st-key-trio_cards { margin-top: .5rem; }
+.st-key-sweep_section { margin-top: 1rem; }
 .kv-terms { margin: .6rem 0 0; line-height: 1.5; }
 .kv-terms p { margin: 0 0 .5rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 @media (max-width: 640px) {
