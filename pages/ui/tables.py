@@ -62,5 +62,9 @@ def groups(layout: Layout) -> pd.DataFrame:
 
 
 def csv(frame: pd.DataFrame) -> bytes:
-    """The table as a CSV file."""
-    return frame.to_csv(index=False).encode()
+    """The table as a CSV file; a text that a spreadsheet would take for a formula has an apostrophe before it."""
+    return frame.map(_no_formula).to_csv(index=False).encode()
+
+
+def _no_formula(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value

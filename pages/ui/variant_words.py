@@ -145,6 +145,8 @@ def title(name: str, rungs: Ladder, chosen: Rung) -> str:
     if not chosen.shipped:
         if chosen.factor_shipped is None:
             return f"{name} {_built(chosen)} would hold {held} instead of {format_bytes(shipped)}"
+        if chosen.factor_shipped == 1:
+            return f"{name} {_built(chosen)} would remember **as much** as it ships with: {held}"
         return (
             f"{name} {_built(chosen)} would remember **{factor_words(chosen.factor_shipped)}**: {held} instead of "
             f"{format_bytes(shipped)}"

@@ -7,13 +7,14 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore import catalogue
 from kvcore.ladder import ladder
 from kvcore.units import GIB
-from pages.ui import html_table, theme, variant_curves, variant_lessons
+from pages.ui import html_table, tables, theme, variant_curves, variant_lessons
 from pages.ui import variant_words as words
 
 APP = str(Path(__file__).parents[2] / "app.py")
@@ -61,7 +62,7 @@ def alts(at: AppTest) -> list[str]:
     return [chart.proto.alt for chart in at.get("plotly_chart")]
 
 
-def tables(at: AppTest) -> str:
+def table_html(at: AppTest) -> str:
     return "".join(html.proto.body for html in at.get("html") if "kv-table" in html.proto.body)
 
 
@@ -110,7 +111,7 @@ def test_looking_at_it_otherwise(design: str, expected: list[str]) -> None:
     rerun(at)
     assert numbers(at)[:3] == expected
     assert "Llama 3.3 70B" in title(at)
-    assert words.design_words(design) in tables(at)
+    assert words.design_words(design) in table_html(at)
 
 
 @pytest.mark.parametrize("name", variant_lessons.LESSONS)
@@ -186,7 +187,7 @@ def test_an_address_sets_the_screen_and_what_it_cannot_say_is_named() -> None:
         at.query_params[name] = value
     rerun(at)
     assert numbers(at)[0] == "20 GiB"
-    assert "MLA 256 + 32 in fp8" in tables(at)
+    assert "MLA 256 + 32 in fp8" in table_html(at)
     assert "must divide the 64 query heads" in captions(at)
     for name in ("weights", "gpus", "other", "trend"):
         assert f"The address's {name} was not taken" in read(at.warning[0].value)
@@ -223,10 +224,10 @@ def test_more_gpus_and_other_weights_change_the_bounds() -> None:
     at = open_page()
     at.selectbox(key="gpus").set_value("1")
     rerun(at)
-    assert "weights do not fit" in tables(at)
+    assert "weights do not fit" in table_html(at)
     at.selectbox(key="weights").set_value("q4_k")
     rerun(at)
-    assert "weights do not fit" not in tables(at)
+    assert "weights do not fit" not in table_html(at)
 
 
 def test_against_another_model() -> None:
@@ -238,7 +239,7 @@ def test_against_another_model() -> None:
         "heads of 128" in one
         for one in subheaders(at)
     )
-    assert "68.62 KiB" in tables(at)
+    assert "68.62 KiB" in table_html(at)
 
 
 def test_their_cache_may_be_in_another_format() -> None:
@@ -248,9 +249,9 @@ def test_their_cache_may_be_in_another_format() -> None:
     rerun(at)
     saved = 1 - (60 * 576 * 6 // 8) / (2 * 95 * 8 * 128 * 2)
     assert saved == pytest.approx(0.933, abs=0.0005)
-    assert "25.31 KiB" in tables(at)
-    assert "380 KiB" in tables(at)
-    assert "×15" in tables(at)
+    assert "25.31 KiB" in table_html(at)
+    assert "380 KiB" in table_html(at)
+    assert "×15" in table_html(at)
 
 
 def test_names_stand_apart_and_near_their_lines() -> None:
@@ -276,6 +277,12 @@ def test_the_lines_take_the_width_and_the_names_a_margin_of_their_own() -> None:
     names = [note["text"] for note in made[0].layout["annotations"] if note["xref"] == "paper"]
     assert set(names) == {"MHA", "shipped", "window 4K 1/1000", "<b>hybrid 1/4 …</b>"}
     assert made[0].layout["margin"]["r"] >= 8 * len("window 4K 1/1000")
+
+
+def test_a_name_in_a_download_is_never_a_formula() -> None:
+    """Numbers stay numbers, below zero too, and what is missing stays empty."""
+    rows = [{"model": "=1+1", "factor": -0.5, "note": "-x"}, {"model": "a=b", "factor": None, "note": "@sum"}]
+    assert tables.csv(pd.DataFrame(rows)).decode() == "model,factor,note\n'=1+1,-0.5,'-x\na=b,,'@sum\n"
 
 
 def test_tables_escape_and_name_their_rows() -> None:
@@ -307,7 +314,7 @@ def test_designs_in_words(design: str, said: str) -> None:
 
 def test_against_a_model_that_keeps_nothing() -> None:
     at = open_page(compare="allenai/longformer-base-4096")
-    assert "–" in tables(at)
+    assert "–" in table_html(at)
 
 
 @pytest.mark.parametrize(
@@ -349,6 +356,16 @@ def test_titles_say_what_was_really_built(design: str, expected: str) -> None:
     at.query_params["design"] = design
     rerun(at)
     assert expected in title(at)
+
+
+def test_a_design_that_holds_as_much_says_its_size_once() -> None:
+    at = open_page(tokens="4096", design="sliding:8192", designs="sliding:8192")
+    at.query_params["design"] = "sliding:8192"
+    rerun(at)
+    assert (
+        title(at)
+        == "Llama 3.3 70B with a window of 8,192 tokens would remember **as much** as it ships with: **1.25 GiB**"
+    )
 
 
 def test_a_design_that_comes_out_as_another_is_shown_as_that_one() -> None:
