@@ -70,21 +70,27 @@ class Basis:
 
     def whole(self, fill: Fill) -> int:
         """Whole requests at once on all replicas; a request lives on one of them."""
-        each = fill.requests
+        return self._on_all(fill.requests)
+
+    def _on_all(self, each: int) -> int:
         if self.filler is not None and self.filler.sequences is not None:
             each = min(each, self.filler.sequences)
         return self.deployment.dp * each
 
     def requests(self, context: int) -> Ends[int]:
         """Whole requests of that length at once, 0 where it is beyond the model's limit or the engine refuses it."""
-        if self.filler is None or not self.allows(context):
+        if self.filler is None or self.by_context is None or not self.allows(context):
             return NONE
         if not self.filler.keeps_cache:
             return self.without_cache(context)
+        low, best, high = self.by_context.at(context)
         try:
-            return self.fills(context).map(self.whole)
+            least = self._on_all(self.filler.count(context, low))
+            middle = least if best == low else self._on_all(self.filler.count(context, best))
+            most = middle if high == best else self._on_all(self.filler.count(context, high))
         except EngineError:
             return NONE
+        return Ends(low=least, best=middle, high=most)
 
     def held(self, context: int) -> Held:
         """The figures of a plan for requests of that length, without its words."""

@@ -38,6 +38,7 @@ class PoolRanges:
     ranges: tuple[Range, ...] = ()
     """Contexts within which the pool does not grow: in each, what fits at a length fits at every shorter one."""
     _pools: tuple[Pool, ...] | None = None
+    _told: dict[int, Sizes] = field(default_factory=dict)
     _points: dict[Range, tuple[list[int], list[Sizes]]] = field(default_factory=dict)
     _alike: tuple[int, ...] = ()
     """For each stage the first of those whose overheads are the same."""
@@ -66,6 +67,12 @@ class PoolRanges:
 
     def at(self, context: int) -> Sizes:
         """The sizes of the pools for this context."""
+        found = self._told.get(context)
+        if found is None:
+            found = self._told[context] = self._sizes(context)
+        return found
+
+    def _sizes(self, context: int) -> Sizes:
         if self.deployment.kv_bytes is not None:
             stages = (self.deployment.kv_bytes,) * max(self.deployment.pp, len(self.loaded))
             return stages, stages, stages

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from kvcore.engines.base import Layout
 from kvcore.model.memories import State
 from kvcore.model.model import Model
@@ -25,9 +27,18 @@ _COPIES = {
 
 def layout_at(model: Model, deployment: Deployment, tokens: int) -> Layout:
     """How the engine stores a request of `tokens` tokens on the fullest GPU; EngineError for what it refuses."""
+    try:
+        return _layout_at(model, deployment, max(1, tokens))
+    except TypeError:
+        # An option whose value cannot be a key.
+        return filler(model, deployment, deployment.context).layout(max(1, tokens), 1)
+
+
+@lru_cache(maxsize=256)
+def _layout_at(model: Model, deployment: Deployment, tokens: int) -> Layout:
     base = basis(model, deployment)
     made = base.filler if base.allows(deployment.context) else None
-    return (made or filler(model, deployment, deployment.context)).layout(max(1, tokens), 1)
+    return (made or filler(model, deployment, deployment.context)).layout(tokens, 1)
 
 
 def batched_tokens(model: Model, deployment: Deployment) -> int:

@@ -39,6 +39,9 @@ class Filler(Protocol):
     def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
         """What the pools of the stages hold in requests of `context` tokens; EngineError for what is refused."""
 
+    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """The `requests` of `fill` alone, for many contexts; EngineError for what is refused."""
+
     def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
         """Whether one replica holds so many, whatever its number of sequences; EngineError for what is refused."""
 

@@ -139,6 +139,10 @@ class SlotFiller:
             slots = self._most_slots(context, room)
         return Fill(concurrency=Fraction(slots), requests=slots, tokens=context * slots) if slots else NOTHING
 
+    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See Filler.count."""
+        return self.fill(context, kv_bytes).requests
+
     def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
         """See Filler.holds: all slots are there from the start."""
         if self.fixed:

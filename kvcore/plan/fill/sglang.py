@@ -73,6 +73,10 @@ class SglangFiller:
             concurrency=concurrency, requests=int(concurrency), tokens=tokens, by_sequences=concurrency < by_memory
         )
 
+    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See Filler.count."""
+        return self.fill(context, kv_bytes).requests
+
     def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
         """See Filler.holds."""
         return self.fill(context, kv_bytes).requests >= requests

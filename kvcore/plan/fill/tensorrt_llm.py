@@ -89,6 +89,10 @@ class TensorRtLlmFiller:
         concurrency = min(Fraction(count, need) for count, need in zip(counts, needs, strict=True))
         return Fill(concurrency=concurrency, requests=int(concurrency), tokens=counts[-1] * settings.tokens_per_block)
 
+    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See Filler.count."""
+        return self.fill(context, kv_bytes).requests
+
     def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
         """See Filler.holds."""
         return self.fill(context, kv_bytes).requests >= requests

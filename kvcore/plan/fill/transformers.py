@@ -38,6 +38,10 @@ class TransformersFiller:
         requests = room // one
         return Fill(concurrency=Fraction(room, one), requests=requests, tokens=int(Fraction(room, one) * context))
 
+    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See Filler.count."""
+        return self.fill(context, kv_bytes).requests
+
     def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
         """See Filler.holds."""
         return self.fill(context, kv_bytes).requests >= requests

@@ -96,9 +96,14 @@ class VllmFiller:
             tokens = blocks // max(1, len(self.groups)) * (self.block or 1)
         return Fill(concurrency=concurrency, requests=(blocks - 1) // needed, tokens=tokens)
 
+    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See Filler.count."""
+        blocks = self.blocks(kv_bytes)
+        return (blocks - 1) // self.needed(context) if blocks else 0
+
     def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
         """See Filler.holds."""
-        return self.fill(context, kv_bytes).requests >= requests
+        return self.count(context, kv_bytes) >= requests
 
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """See Filler.request_bytes."""
