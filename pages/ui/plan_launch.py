@@ -14,8 +14,7 @@ from kvcore.plan.deployment import Deployment
 from kvcore.plan.launch import Command, launch
 from kvcore.plan.options import AUTO
 from kvcore.plan.shards import check
-from pages.ui import plan_answers
-from pages.ui.plain import plain
+from pages.ui import launch_shown, plan_answers
 from pages.ui.plan_answers import Case
 from pages.ui.trio_words import ENGINES
 
@@ -62,7 +61,7 @@ def commands(model: Model, case: Case) -> None:
             if name == mine and not case.plan.fits:
                 lacks = "does not start" if case.plan.requests is None or not case.plan.requests.low else "is too small"
                 st.caption(f"As planned it {lacks} for these users: see above what makes it fit.")
-            _tab(_command(model, wanted, case.users), name)
+            launch_shown.show(_command(model, wanted, case.users))
             if name == mine:
                 _log(model, case)
     st.caption(
@@ -80,15 +79,3 @@ def _with(model: Model, case: Case, name: str) -> Deployment:
         wanted, tp=split.tp, pp=split.pp, dp=split.dp, dcp=split.dcp, expert_parallel=split.expert_parallel,
         dp_attention=split.dp_attention,
     )  # fmt: skip
-
-
-def _tab(found: Command | str, name: str) -> None:
-    if isinstance(found, str):
-        st.info(plain(found), icon=":material/info:")
-        return
-    st.code(found.text, language=None, wrap_lines=True)
-    for file, content in found.files:
-        st.caption(plain(f"{file}, which it reads:"))
-        st.code(content, language=None, wrap_lines=True)
-    for note in found.notes:
-        st.caption(plain(note))

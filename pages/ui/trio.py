@@ -45,15 +45,20 @@ def section(chosen: Chosen, scenario: Scenario, kv: KVFormat, result: SizeResult
     aside, why = _aside(chosen, scenario, kv, reserved, result)
     cards.row([remembered, aside, _reported(scenario, reserved)], key="trio_cards")
     _log(reserved)
-    _stored(chosen, reserved, why)
+    _stored(chosen, scenario, result, reserved, why)
 
 
 def _reserve(chosen: Chosen, scenario: Scenario, result: SizeResult, ranks: int) -> Reservation:
     return reserve(
         chosen.model, scenario.engine, length=chosen.model.context_limit or max(1, scenario.tokens),
-        kv_dtype=result.kv_dtype if scenario.kv != "auto" else "auto", tp=ranks, gpu=accelerator(scenario.gpu),
+        kv_dtype=_asked(scenario, result), tp=ranks, gpu=accelerator(scenario.gpu),
         kv_bytes=parse_bytes(scenario.budget),
     )  # fmt: skip
+
+
+def _asked(scenario: Scenario, result: SizeResult) -> str:
+    """The cache format that the engine is asked for."""
+    return result.kv_dtype if scenario.kv != "auto" else "auto"
 
 
 def _everywhere(scenario: Scenario) -> str:
@@ -135,8 +140,9 @@ def _log(reserved: Reservation) -> None:
             st.code("\n".join(lines), language=None, wrap_lines=True)
 
 
-def _stored(chosen: Chosen, reserved: Reservation, why: list[str]) -> None:
+def _stored(chosen: Chosen, scenario: Scenario, result: SizeResult, reserved: Reservation, why: list[str]) -> None:
     """How the engine stores it: why, groups, terms, command."""
+    from pages.ui import launch_shown, trio_launch
     from pages.ui import tables as made
 
     layout = reserved.layout
@@ -158,7 +164,11 @@ def _stored(chosen: Chosen, reserved: Reservation, why: list[str]) -> None:
             )  # fmt: skip
         computed.html(_terms(reserved))
         st.caption("The command that asks for it:")
-        st.code(text.command(reserved), language=None, wrap_lines=True)
+        found = trio_launch.command(
+            chosen.model, reserved.engine, layout.max_model_len, _asked(scenario, result), scenario.tp,
+            accelerator(scenario.gpu), parse_bytes(scenario.budget),
+        )  # fmt: skip
+        launch_shown.show(found)
 
 
 def _terms(reserved: Reservation) -> str:

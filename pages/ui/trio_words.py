@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 from kvcore.engines.base import Group, Layout
 from kvcore.engines.reserve import Reservation
 from kvcore.hardware import Accelerator
@@ -158,9 +156,3 @@ def too_large(budget_bytes: int, gpu: Accelerator) -> str:
     if budget_bytes <= gpu.memory_bytes:
         return ""
     return f"More than {gpu.name} has in all: {format_bytes(gpu.memory_bytes)}."
-
-
-def command(reserved: Reservation) -> str:
-    """The launch command, ready to be pasted."""
-    words = reserved.command
-    return " ".join(words) if reserved.engine == "transformers" else shlex.join(words)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
+
 import pytest
 
 from kvcore import catalogue
@@ -10,7 +13,7 @@ from kvcore.engines.reserve import Reservation, reserve
 from kvcore.hardware import accelerator, capacity_lines
 from kvcore.model import KINDS, Model
 from kvcore.units import GIB
-from pages.ui import charts, heard, lessons, strip, theme, trio_words, words
+from pages.ui import charts, heard, lessons, strip, theme, trio_launch, trio_words, words
 from pages.ui.controls import FORMAT_WORDS
 
 PALETTES = {"light": theme.LIGHT, "dark": theme.DARK}
@@ -197,8 +200,25 @@ def test_nothing_needs_a_reason_where_nothing_is_added() -> None:
     assert trio_words.reasons(model("meta-llama/Llama-3.3-70B-Instruct"), found, 8, alone) == []
 
 
-def test_commands_can_be_pasted_whatever_the_model_is_called() -> None:
-    hostile = Reservation(engine="vllm", versions="", length=1, command=("vllm", "serve", "a; rm -rf ~"))
-    assert trio_words.command(hostile) == "vllm serve 'a; rm -rf ~'"
-    plain = reserved("google/gemma-3-27b-it", "transformers")
-    assert trio_words.command(plain).startswith("model.generate(**inputs, max_length=131072")
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_can_be_pasted_whatever_the_model_is_called(name: str) -> None:
+    llama = replace(model("meta-llama/Llama-3.3-70B-Instruct"), name="--port; rm -rf ~")
+    made = trio_launch.command(llama, name, 2048, "auto", 1, accelerator("h100-sxm"), 80 * GIB)
+    assert not isinstance(made, str)
+    assert tuple(shlex.split(made.text.splitlines()[0])) == made.words
+    assert "--port; rm -rf ~" not in made.words
+
+
+def test_a_command_says_the_memory_and_has_its_file_beside_it() -> None:
+    llama = model("meta-llama/Llama-3.3-70B-Instruct")
+    made = trio_launch.command(llama, "vllm", 2048, "auto", 1, accelerator("h100-sxm"), 40 * GIB)
+    assert not isinstance(made, str)
+    assert made.words[-2:] == ("--kv-cache-memory-bytes", "42949672960")
+    made = trio_launch.command(llama, "tensorrt-llm", 2048, "fp8", 1, accelerator("h100-sxm"), 40 * GIB)
+    assert not isinstance(made, str)
+    ((file, content),) = made.files
+    assert made.words[-2:] == ("--extra_llm_api_options", file)
+    assert content == "kv_cache_config:\n  dtype: fp8\n  max_gpu_total_bytes: 42949672960\n"
+    assert "no word for q8_0" in str(
+        trio_launch.command(llama, "vllm", 2048, "q8_0", 1, accelerator("h100-sxm"), 40 * GIB)
+    )
