@@ -27,7 +27,12 @@ def prediction_head(model: Model) -> Model | None:
 
 def no_head(model: Model) -> str:
     """Why the model's prediction layers cannot be counted, without a full stop; "" where they can."""
-    found = model.prediction
+    return _no_head(_Same(model))
+
+
+@lru_cache(maxsize=64)
+def _no_head(key: _Same) -> str:
+    model, found = key.model, key.model.prediction
     if not found.modules:
         stated = f": {found.key} is 0 in its configuration" if found.key else ""
         return f"{model.name} has no prediction layers of its own{stated}"

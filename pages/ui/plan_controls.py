@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvcore import catalogue
 from kvcore.engines.registry import NAMES
 from kvcore.model import Model
+from kvcore.plan.draft import OWN
 from kvcore.plan.options import AUTO, read_split, split_of
 from kvcore.plan.pools import has_share
 from kvcore.plan.shards import Shard
@@ -115,6 +117,21 @@ def _shard(one: Shard) -> str:
     return plain(words.split_words(split_of(one)))
 
 
+def _proposer() -> None:
+    """Who proposes tokens ahead; a draft with weights of a format that the address names is one more choice."""
+    now = st.session_state.get(key("draft"), "")
+    known = ["", OWN, *(entry.model_id for entry in catalogue.entries())]
+    st.selectbox(
+        "Proposed by", known if now in known else [*known, now], key=key("draft"), filter_mode="contains",
+        format_func=lambda one: {"": "the prompt itself (n-gram)", OWN: "the model’s prediction layers (MTP)"}.get(
+            one, one
+        ),
+        disabled=not st.session_state.get(key("spec")),
+        help="A draft model’s weights and cache are counted beside the model’s, and so are prediction layers that the "
+        "checkpoint has. Proposals from the prompt have neither.",
+    )  # fmt: skip
+
+
 def _settings(model: Model, case: Case) -> None:
     """The engine's own knobs; an empty one is left to the engine, and says what it takes."""
     own = plan_answers.own_settings(model, case.deployment)
@@ -137,8 +154,9 @@ def _settings(model: Model, case: Case) -> None:
         )  # fmt: skip
         st.number_input(
             "Speculative tokens", 0, 64, key=key("spec"), step=1,
-            help="Tokens that a draft or a prediction head proposes in each step.",
+            help="Tokens that are proposed ahead in each step, to be checked by the model at once.",
         )  # fmt: skip
+        _proposer()
         st.text_input(
             "Engine version", key=key("version"), placeholder="the newest that is followed", max_chars=40,
             help="A release whose defaults, memory and log lines are meant, such as 0.11.0 of vLLM.",

@@ -17,7 +17,8 @@ _ROW = 66
 # What tells the parts apart without colour.
 _PATTERNS = {"overhead": "/", "range": "/", "missing": "x", "system": "."}
 _NAMES = {
-    "weights": "weights", "overhead": "overhead, at least", "range": "overhead or cache, not certain",
+    "weights": "weights", "draft": "draft model or prediction layers",
+    "overhead": "overhead, at least", "range": "overhead or cache, not certain",
     "used": "cache in use", "free": "cache free", "system": "left to the system", "missing": "missing",
 }  # fmt: skip
 
@@ -26,11 +27,13 @@ _NAMES = {
 class Share:
     """The memory of one GPU of a group, in bytes, at the safe end; `range` is overhead or cache, nobody knows.
 
-    `missing` lacks for the requests that were asked for, `used` is what they take of the pool.
+    `draft` are the weights of what proposes tokens ahead. `missing` lacks for the requests that were asked for, `used`
+    is what they take of the pool.
     """
 
     name: str
     weights: int
+    draft: int
     overhead: int
     range: int
     used: int
@@ -59,15 +62,19 @@ def _share(pool: Pool, wanted: int, stages: int) -> Share:
     # Weights and overheads that are more than there is leave nothing, and lack beside what the requests lack.
     lacking = max(0, -pool.kv_bytes.low)
     system = max(0, pool.total_bytes - pool.weights_bytes - overhead - high)
+    draft = pool.drafted[1]
+    own = pool.weights_bytes - draft
     if lacking:
         room = max(0, pool.total_bytes - min(pool.weights_bytes, pool.total_bytes))
         return Share(
-            name=_name(pool, stages), weights=min(pool.weights_bytes, pool.total_bytes), overhead=min(overhead, room),
-            range=0, used=0, free=0, system=0, missing=lacking + wanted,
+            name=_name(pool, stages), weights=min(own, pool.total_bytes),
+            draft=min(draft, max(0, pool.total_bytes - own)),
+            overhead=min(overhead, room), range=0, used=0, free=0, system=0, missing=lacking + wanted,
         )  # fmt: skip
     return Share(
         name=_name(pool, stages),
-        weights=pool.weights_bytes,
+        weights=own,
+        draft=draft,
         overhead=overhead,
         range=high - low,
         used=used,

@@ -42,8 +42,8 @@ LIGHT = Palette(
         "compressed": "#CC79A7", "state": "#009E73", "cross": "#D55E00", "shared": "#FFFFFF", "none": "#FFFFFF",
     },
     parts={
-        "weights": "#59626F", "overhead": "#C97B00", "used": "#0072B2", "free": "#BFE0F5", "system": "#E3E6EA",
-        "missing": "#B3261E",
+        "weights": "#59626F", "draft": "#2B3139", "overhead": "#C97B00", "used": "#0072B2", "free": "#BFE0F5",
+        "system": "#E3E6EA", "missing": "#B3261E",
     },
 )  # fmt: skip
 DARK = Palette(
@@ -57,8 +57,8 @@ DARK = Palette(
         "compressed": "#B06A92", "state": "#2BC596", "cross": "#E69F00", "shared": "#15171A", "none": "#15171A",
     },
     parts={
-        "weights": "#98A2B0", "overhead": "#E69F00", "used": "#56B4E9", "free": "#1F4864", "system": "#2C3138",
-        "missing": "#FF8A80",
+        "weights": "#98A2B0", "draft": "#D3D9E1", "overhead": "#E69F00", "used": "#56B4E9", "free": "#1F4864",
+        "system": "#2C3138", "missing": "#FF8A80",
     },
 )  # fmt: skip
 PALETTES = {"light": LIGHT, "dark": DARK}

@@ -14,11 +14,13 @@ from streamlit.testing.v1 import AppTest
 from kvcore import catalogue
 from kvcore.hardware import accelerator
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.draft import Draft
 from kvcore.plan.ends import Ends
 from kvcore.plan.grid import Grid, grid
 from kvcore.plan.options import ConcurrencyOptions, Split
 from kvcore.plan.plan import make_plan
 from kvcore.plan.sweep import LEVERS
+from kvcore.scenario import HOST_GPUS
 from kvcore.units import GIB
 from pages.ui import (
     plan_curves,
@@ -279,6 +281,22 @@ def test_every_example_opens(name: str) -> None:
     assert numbers(at)[0] != "no figure"
 
 
+def test_who_proposes_tokens_is_chosen_and_travels() -> None:
+    """A draft is a choice once tokens are proposed; it is in the address, in the bar and in the command."""
+    at = open_page(model="Qwen/Qwen3-32B", spec="3")
+    assert not at.selectbox(key="plan_draft").disabled
+    assert "n-gram" in " ".join(captions(at).split())
+    at.selectbox(key="plan_draft").set_value("Qwen/Qwen3-0.6B")
+    rerun(at)
+    assert at.query_params["draft"] == "Qwen/Qwen3-0.6B"
+    shown = " ".join(html.proto.body for html in at.get("html"))
+    assert "draft model or prediction layers" in shown
+    assert "draft_model" in " ".join(code.value for code in at.code)
+    at = open_page(model="deepseek-ai/DeepSeek-V3", gpu="h200-sxm", spec="1", draft="mtp")
+    assert at.selectbox(key="plan_draft").value == "mtp"
+    assert open_page(spec="0").selectbox(key="plan_draft").disabled
+
+
 def test_models_of_every_kind_have_an_answer() -> None:
     at = open_page()
     # Every fifth of the list, which is sorted by who made them, and those that remember otherwise.
@@ -291,6 +309,47 @@ def test_models_of_every_kind_have_an_answer() -> None:
         said = " ".join([title(at), subheaders(at), captions(at), *numbers(at)])
         wrong = re.search(r"\bnan\b|\binf\b|None|\b1 (requests|users|tokens|GPUs)\b", said)
         assert wrong is None, (model_id, wrong, said[max(0, wrong.start() - 60) : wrong.end() + 60])
+
+
+def test_the_machine_is_the_same_on_every_screen() -> None:
+    at = open_page()
+    assert at.selectbox(key="gpu").value == "h100-sxm"
+    assert at.selectbox(key="plan_count").value == str(HOST_GPUS)
+    # The pool that Size begins with is about what this plan leaves on each GPU: 48.5 to 54.7 GiB.
+    assert 0 <= float(numbers(at)[2].split("–")[0]) - 48 < 1
+    for page in ("size", "variants"):
+        at.switch_page(f"pages/{page}.py")
+        rerun(at)
+        assert at.selectbox(key="gpu").value == "h100-sxm"
+
+    # 8 × 3.35 TB/s, as Concurrency has it.
+    assert "8 × H100 SXM5" in captions(at)
+
+
+def test_the_machine_travels_from_screen_to_screen() -> None:
+    at = open_page()
+    at.selectbox(key="plan_count").set_value("4")
+    at.selectbox(key="gpu").set_value("h200-sxm")
+    rerun(at)
+    at.switch_page("pages/variants.py")
+    rerun(at)
+    assert at.selectbox(key="gpus").value == "4"
+    assert at.selectbox(key="gpu").value == "h200-sxm"
+    at.selectbox(key="gpus").set_value("2")
+    at.selectbox(key="gpu").set_value("mi300x")
+    rerun(at)
+    at.switch_page("pages/size.py")
+    rerun(at)
+    assert at.selectbox(key="gpu").value == "mi300x"
+    at.switch_page("pages/concurrency.py")
+    rerun(at)
+    assert at.selectbox(key="plan_count").value == "2"
+    assert "2 × Instinct MI300X" in title(at)
+    at.selectbox(key="plan_count").set_value("8")
+    rerun(at)
+    at.switch_page("pages/variants.py")
+    rerun(at)
+    assert at.selectbox(key="gpus").value == "auto"
 
 
 # What the charts are made of.
@@ -312,6 +371,25 @@ def test_the_bar_adds_up_to_the_memory_of_the_gpu(name: str) -> None:
     chart, alt = plan_memory.memory_chart([share], total, theme.PALETTES[name])
     assert chart.checked.data
     assert "cache in use 37.5 GiB" in alt
+
+
+def test_what_proposes_is_a_part_of_the_bar() -> None:
+    """Llama 3.2 1B in 16 bits, 2,471,628,800 bytes over 8 ranks, beside the model's own weights."""
+    draft = Draft(name="draft", model=catalogue.load("meta-llama/Llama-3.2-1B-Instruct"))
+    plain, drafted = (
+        plan_memory.shares(make_plan(catalogue.load(LLAMA), deployment, 1))[0]
+        for deployment in (
+            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8),
+            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, speculative_tokens=2, draft=draft),
+        )
+    )
+    assert drafted.weights == plain.weights
+    assert plain.draft == 0
+    assert drafted.draft == pytest.approx(2_471_628_800 / 8, rel=0.01)
+    total = accelerator("h100-sxm").memory_bytes
+    assert sum(value for _, value in drafted.parts) == total
+    _, alt = plan_memory.memory_chart([drafted], total, theme.PALETTES["light"])
+    assert "draft model or prediction layers 294.8 MiB" in alt
 
 
 def test_what_lacks_is_drawn_beyond_the_memory() -> None:
