@@ -14,6 +14,7 @@ from kvcore.errors import KVCoreError
 from kvcore.hardware import accelerator
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.draft import OWN_HEAD, Draft
 from kvcore.plan.launch import Command, launch
 from kvcore.plan.launch_words import model_reference
 
@@ -21,6 +22,7 @@ LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"
 V32 = "deepseek-ai/DeepSeek-V3.2"
 GEMMA = "google/gemma-3-27b-it"
+DRAFT = "meta-llama/Llama-3.2-1B-Instruct"
 
 # What a shell, an option parser or a terminal would act upon if it were let.
 HOSTILE = (
@@ -50,6 +52,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"kv_bytes": 40 * 2**30},
     {"max_num_batched_tokens": 4096, "enforce_eager": True, "prefix_caching": False},
     {"speculative_tokens": 3},
+    {"speculative_tokens": 3, "draft": OWN_HEAD},
     {"tp": 2, "pp": 2, "dp": 2, "kv_dtype": "fp8", "weight_format": "fp8", "utilization": 0.85, "max_num_seqs": 64,
      "max_num_batched_tokens": 4096, "enforce_eager": True, "prefix_caching": False, "speculative_tokens": 2},
 )  # fmt: skip
@@ -111,6 +114,8 @@ def _deployments(engine: str, everything: bool) -> Iterator[tuple[Model, Deploym
         yield catalogue.load(DEEPSEEK), h100(engine=engine, **variation)
     for name in (*HOSTILE, *UNPRINTABLE):
         yield named(catalogue.load(LLAMA), name), h100(engine=engine)
+        proposed = Draft(name=name, model=catalogue.load(DRAFT))
+        yield catalogue.load(LLAMA), h100(engine=engine, speculative_tokens=3, draft=proposed)
 
 
 def _values(option: Option) -> Iterable[Any]:

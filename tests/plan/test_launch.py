@@ -19,11 +19,12 @@ from kvcore.engines.registry import NAMES
 from kvcore.errors import KVCoreError
 from kvcore.hardware import accelerator
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.draft import Draft
 from kvcore.plan.launch import Command, launch
 from kvcore.plan.launch_words import PLACEHOLDER
 from tests.plan import engine_parsers, transformers_script
 from tests.plan.engine_parsers import parsed
-from tests.plan.launch_cases import DEEPSEEK, GEMMA, HOSTILE, LLAMA, UNPRINTABLE, V32, Case, cases, h100, named
+from tests.plan.launch_cases import DEEPSEEK, DRAFT, GEMMA, HOSTILE, LLAMA, UNPRINTABLE, V32, Case, cases, h100, named
 
 
 def made(name: str, deployment: Deployment, users: int | None = None) -> Command:
@@ -126,7 +127,7 @@ def test_llama_cpp_takes_the_commands_as_meant() -> None:
         words = case.command.words
         assert found["model"] == words[words.index("--model") + 1]
         assert found["n_ctx"] == int(words[words.index("--ctx-size") + 1])
-        proposes = bool(case.deployment.speculative_tokens)
+        proposes = bool(case.deployment.speculative_tokens) and case.deployment.draft is None
         assert ("COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE" in found["spec_types"]) == proposes, case.command.text
         assert not proposes or found["ngram_size_m"] == case.deployment.speculative_tokens
 
@@ -308,6 +309,22 @@ def test_hostile_names_are_one_word_to_bash(engine: str, tmp_path: Path) -> None
     assert shown.stderr == b""
     assert list(tmp_path.iterdir()) == []
     assert not Path("/tmp/owned").exists()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_draft_arrives_as_itself(name: str) -> None:
+    draft = Draft(name=name, model=catalogue.load(DRAFT))
+    reference = f"./{name}" if name.startswith("-") else name
+    found = parsed("vllm", made(LLAMA, h100(speculative_tokens=3, draft=draft)).words)
+    assert found["--speculative-config"]["model"] == reference
+    found = parsed("sglang", made(LLAMA, h100(engine="sglang", speculative_tokens=3, draft=draft)).words)
+    assert found["--speculative-draft-model-path"] == reference
+    ((_, text),) = made(LLAMA, h100(engine="tensorrt-llm", speculative_tokens=3, draft=draft)).files
+    assert engine_parsers.tensorrt_llm_file(text)["speculative_config"]["speculative_model"] == reference
+    words = made(LLAMA, h100(engine="llama.cpp", speculative_tokens=3, draft=draft)).words
+    (read,) = llamacpp_parser.parse([list(words[1:])])
+    assert re.fullmatch(r"\./[A-Za-z0-9][A-Za-z0-9._-]*\.gguf", read["draft_model"])
+    assert "COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE" in read["spec_types"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
