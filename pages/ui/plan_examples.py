@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import streamlit as st
 
@@ -105,15 +106,14 @@ def section() -> None:
                 st.button("Show this", key=f"example_{name}", type="tertiary", icon=":material/arrow_upward:",
                           on_click=_show, args=(name,), help=one.title)  # fmt: skip
     with st.expander(f"{len(questions())} questions from public threads, each with its answer"):
-        _asked()
+        st.markdown(_asked())
 
 
-def _asked() -> None:
+@cache
+def _asked() -> str:
     """What was asked in public, in our words, with its source, its answer and the view that shows it."""
-    st.markdown(
-        "\n\n".join(
-            f"**{plain(one.question)}** {plain(one.answer)} [Show it]({one.address.removeprefix('/')})  \n"
-            f":small[{plain(one.source)}, {plain(one.date)}]"
-            for one in questions()
-        )
+    return "\n\n".join(
+        f"**{plain(one.question)}** {plain(one.answer)} [Show it]({one.address.removeprefix('/')})  \n"
+        f":small[{plain(one.source)}, {plain(one.date)}]"
+        for one in questions()
     )

@@ -50,12 +50,16 @@ def _log(model: Model, case: Case) -> None:
     st.code("\n".join(lines if least == lines else (*lines, "", *least)), language=None, wrap_lines=True)
 
 
+@st.fragment
 def commands(model: Model, case: Case) -> None:
-    """One tab an engine, the plan's own first."""
+    """One tab an engine, the plan's own first; a command is made when its tab is opened, and nothing else then."""
     st.subheader("The command that starts it", anchor=False)
     mine = case.deployment.engine
     names = [mine, *(name for name in NAMES if name != mine)]
-    for tab, name in zip(st.tabs([ENGINES[name] for name in names], key="launch"), names, strict=True):
+    tabs = st.tabs([ENGINES[name] for name in names], key=f"launch_{mine}", on_change="rerun")
+    for tab, name in zip(tabs, names, strict=True):
+        if not tab.open:
+            continue
         with tab:
             wanted = case.deployment if name == mine else _with(model, case, name)
             if name == mine and not case.plan.fits:

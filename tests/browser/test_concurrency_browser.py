@@ -140,6 +140,11 @@ def test_systems_and_engines_are_chosen_beside_the_cards(open_page: Open) -> Non
     holds(page, gpu="h200-sxm", engine="sglang")
     expect(page.get_by_role("tab").first).to_have_text("SGLang")
     expect(page.get_by_test_id("stCode").filter(has_text="sglang").first).to_be_visible()
+    # A command is made when its tab is opened, by keyboard too.
+    page.get_by_role("tab").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("stCode").filter(has_text="vllm serve").first).to_be_visible()
     page.get_by_text("do not work here").click()
     expect(page.get_by_test_id("stExpander").filter(has_text="do not work here")).to_contain_text("DCP")
 

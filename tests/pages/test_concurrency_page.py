@@ -249,10 +249,18 @@ def test_bringing_back_against_computing_again() -> None:
 
 def test_every_engine_has_a_command_or_a_reason() -> None:
     at = open_page()
-    assert {"vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "Ollama", "transformers"} <= {tab.label for tab in at.tabs}
-    said = " ".join(code.value for code in at.code)
-    for word in ("vllm serve", "sglang", "trtllm-serve", "llama-server", "ollama"):
-        assert word in said
+    words = {
+        "vLLM": "vllm serve", "SGLang": "sglang", "TensorRT-LLM": "trtllm-serve", "llama.cpp": "llama-server",
+        "Ollama": "ollama",
+    }  # fmt: skip
+    assert {*words, "transformers"} <= {tab.label for tab in at.tabs}
+    for engine, word in words.items():
+        at.session_state["launch_vllm"] = engine
+        rerun(at)
+        # Only the tab that is open is worked out.
+        said = [any(other in code.value for code in at.code) for other in words.values()]
+        assert sum(said) == 1, engine
+        assert any(word in code.value for code in at.code), engine
 
 
 def test_a_wrong_address_is_named_and_nothing_of_it_is_understood() -> None:
