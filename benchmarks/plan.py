@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
+import time
+from dataclasses import replace
 from functools import partial
 
 from benchmarks.__main__ import seconds, show
@@ -61,6 +64,44 @@ def grids() -> None:
         show(f"  worst: {model_id}", worst, 0.15, f"  {worst / one:5.1f} × one plan")
 
 
+# Splits of eight GPUs, where a stage or a rank has overheads of its own.
+SPLITS: dict[str, tuple[dict[str, int], ...]] = {
+    "vllm": ({"tp": 8}, {"pp": 8}, {"tp": 2, "pp": 4}), "sglang": ({"tp": 8}, {"pp": 8}, {"tp": 2, "pp": 4}),
+    "tensorrt-llm": ({"tp": 8}, {"pp": 8}), "llama.cpp": ({"pp": 8},), "ollama": ({"pp": 8},),
+}  # fmt: skip
+
+
+def first_grids() -> None:
+    """Every model that starts, in every split: the very first call, for which nothing was kept.
+
+    Without the garbage collector, as timeit does it: the whole catalogue is in memory here.
+    """
+    square(catalogue.load(TYPICAL[0]), deployment("vllm"))
+    gc.disable()
+    for name, splits in SPLITS.items():
+        for split in splits:
+            times, ones = [], []
+            for entry in catalogue.entries():
+                model = catalogue.load(entry.model_id)
+                asked = replace(deployment(name), gpu=accelerator("b300"), **split)
+                start = time.process_time()
+                plan = make_plan(model, asked)
+                ones.append(time.process_time() - start)
+                if plan.refused:
+                    continue
+                # Another length: nothing of the plan's own pools is taken over.
+                start = time.process_time()
+                square(model, replace(asked, context=asked.context - 1))
+                times.append((time.process_time() - start, entry.model_id))
+            (worst, model_id), one = max(times), statistics.median(ones)
+            where = " × ".join(f"{kind} {count}" for kind, count in split.items())
+            middle = statistics.median(seconds for seconds, _ in times)
+            show(f"first grid, {name}, {where}, median of {len(times)}", middle, 0.15)
+            show(f"  worst: {model_id}", worst, 0.15, f"  {worst / one:5.1f} × a first plan")
+            gc.collect()
+    gc.enable()
+
+
 def answers() -> None:
     model = catalogue.load(TYPICAL[1])
     show("fewest GPUs for ten users, vllm", seconds(partial(fewest_gpus, model, deployment("vllm"), 10), 3, 0.02))
@@ -71,4 +112,5 @@ def answers() -> None:
 if __name__ == "__main__":
     plans()
     answers()
+    first_grids()
     grids()
