@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MAX_CONFIG_CHARACTERS = 8 * 1024
 MAX_CONFIG_BYTES = 2 * 1024 * 1024
 MAX_COMPARED = 5
+# The GPUs of one host, which is the machine that is meant where nobody says how many, on every screen about hardware.
+HOST_GPUS = 8
 DEFAULT_MODEL = "meta-llama/Llama-3.3-70B-Instruct"
 
 
@@ -38,6 +40,10 @@ class Scenario:
     `kv` is a cache format (`auto`, `fp8`, `q8_0/q4_0`), `compare` further catalogue ids, `budget` a size such as
     `40 GiB` for the question of how many tokens fit, `source` the encoder or image tokens of cross-attention (0: the
     model's own maximum). `engine`, `gpu` and `tp` (ranks) are the server that is meant.
+
+    All screens begin with the same machine, a host of H100s: Concurrency plans with HOST_GPUS of them, Variants with
+    as many (more where the weights need more), and `budget` lies within what such a host leaves on each GPU beside the
+    usual model. Only `tp` begins with one: Size is about one request, whole, before anybody splits it.
     """
 
     model: str = DEFAULT_MODEL

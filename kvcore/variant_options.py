@@ -13,7 +13,7 @@ from kvcore.plan.room import MAX_GPUS
 from kvcore.scenario import read_query, write_query
 from kvcore.weight_formats import weight_format
 
-TRENDS = ("share", "bytes")
+TRENDS = ("bytes", "share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +21,8 @@ class VariantOptions:
     """`designs` are the rungs beside the shipped model, `design` the one that is shown closely.
 
     `weights` is the format of the weights (`auto`: as stored), `gpus` how many GPUs of the scenario's kind hold them
-    (0: as many as the weights fill by half), `other` the cache format of the models compared (`same`: the
-    scenario's), `trend` what the catalogue's chart measures.
+    (0: those of a host, doubled until the weights fill them by at most half), `other` the cache format of the models
+    compared (`same`: the scenario's), `trend` what the catalogue's chart measures.
     """
 
     designs: tuple[str, ...] = DEFAULT_DESIGNS

@@ -15,7 +15,7 @@ from kvcore.hardware import accelerator
 from kvcore.plan.deployment import MAX_GPUS, Deployment
 from kvcore.plan.draft import OWN, OWN_HEAD, Draft
 from kvcore.plan.sweep import LEVERS
-from kvcore.scenario import Scenario, read_query, write_query
+from kvcore.scenario import HOST_GPUS, Scenario, read_query, write_query
 from kvcore.units import GIB, MAX_BATCH, parse_bytes, parse_tokens
 from kvcore.weight_formats import weight_format
 
@@ -98,7 +98,7 @@ class ConcurrencyOptions:
     """
 
     users: int = 0
-    count: int = 8
+    count: int = HOST_GPUS
     split: str = AUTO
     weights: str = AUTO
     have: str = ""

@@ -23,7 +23,7 @@ from kvcore.errors import KVCoreError, UnitError
 from kvcore.formats import ELEMENT_FORMATS
 from kvcore.live.link import LiveOptions
 from kvcore.plan.options import ConcurrencyOptions
-from kvcore.scenario import DEFAULT_MODEL, Scenario, decode_config
+from kvcore.scenario import DEFAULT_MODEL, HOST_GPUS, Scenario, decode_config
 from kvcore.units import check_batch, format_tokens, parse_bytes, parse_tokens
 from kvcore.variant_options import VariantOptions, read_gpus
 from pages.ui import models, plan_state
@@ -76,10 +76,24 @@ def begin(page: str) -> None:
             if key not in state or page != state.get("page"):
                 state[key] = value
     state[_TURNED] = page != state.get("page")
+    if state[_TURNED] and not outside:
+        _carry_gpus(state.get("page"))
     state["page"] = page
     if state[_TURNED] and "scenario" in state:
         plan_state.follow(state["scenario"])
         arrived[page] = _query(state["scenario"])
+
+
+def _carry_gpus(left: str | None) -> None:
+    """Take the number of GPUs from the screen that is left to the other one that asks for it."""
+    state = st.session_state
+    count = plan_state.key("count")
+    if left == CONCURRENCY and state[count].isdigit():
+        many = int(state[count])
+        # What every screen begins with is not a number that somebody named.
+        state["gpus"] = write_gpus(0 if many == HOST_GPUS else many)
+    elif left == VARIANTS and state["gpus"].isdigit():
+        state[count] = state["gpus"]
 
 
 def adopt(scenario: Scenario) -> None:

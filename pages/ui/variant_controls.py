@@ -135,7 +135,7 @@ def server() -> None:
         gpu_picker.pick()
     with count:
         controls.free(
-            "gpus", "GPUs", GPUS, "auto: the fewest, doubling, whose memory the weights fill by at most half."
+            "gpus", "GPUs", GPUS, "auto: a host of 8, doubled until the weights fill its memory by at most half."
         )
     with weights:
         st.selectbox(

@@ -12,7 +12,7 @@ from kvcore.hardware import Accelerator, CapacityLine, accelerator
 from kvcore.ladder import Ladder, Rung, ladder
 from kvcore.plan.room import Room, gpus_for, room
 from kvcore.plan.sharding import on_rank
-from kvcore.scenario import Scenario
+from kvcore.scenario import HOST_GPUS, Scenario
 from kvcore.timing import Bound, CacheWork, WeightWork, Work, bound, decode_cache_work, weight_work
 from kvcore.trend import percent
 from kvcore.units import format_bytes
@@ -58,9 +58,10 @@ class Facts:
 
 
 def server(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> Server:
-    """What the controls say: as many GPUs as the weights fill by half, unless a number is chosen."""
+    """What the controls say: a host, or as many GPUs as the weights fill by half, unless a number is chosen."""
     gpu, weights = accelerator(scenario.gpu), None if options.weights == "auto" else options.weights
-    return Server(gpu=gpu, count=options.gpus or gpus_for(chosen.model, gpu, weights), weights=weights)
+    count = options.gpus or max(HOST_GPUS, gpus_for(chosen.model, gpu, weights))
+    return Server(gpu=gpu, count=count, weights=weights)
 
 
 def rungs(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> tuple[Ladder, Rung]:

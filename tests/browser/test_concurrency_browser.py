@@ -28,6 +28,17 @@ CHART_TEXTS = """figure => [...figure.querySelectorAll("svg text, svg tspan")]
     const scale = Math.sqrt(Math.abs(at.a * at.d - at.b * at.c));
     return [text.textContent, scale * parseFloat(getComputedStyle(text).fontSize)];
   })"""
+SCROLLED = """tables => tables.filter(table => table.scrollWidth > table.clientWidth + 1)
+  .map(table => table.getAttribute("aria-label"))"""
+# Names beside the curves: those that leave the drawing, and pairs that touch each other.
+CUT_NAMES = """figure => {
+  const edge = figure.getBoundingClientRect();
+  const boxes = [...figure.querySelectorAll("g.annotation")].map(one => one.getBoundingClientRect());
+  const cut = boxes.filter(box => box.right > edge.right + 1 || box.left < edge.left - 1);
+  const touching = boxes.filter((box, at) => boxes.some((other, place) => place > at
+    && box.left < other.right && other.left < box.right && box.top < other.bottom - 1 && other.top < box.bottom - 1));
+  return [boxes.length, cut.length, touching.length];
+}"""
 # Memory for the cache that nobody estimates: what follows from it is arithmetic. Llama 3.3 70B keeps 320 KiB a token,
 # an eighth on each of 8 GPUs: 1.25 GiB for 32,768 tokens, 40 of which are in 51 GiB.
 STATED = "have=51+GiB"
@@ -172,6 +183,7 @@ def test_engines_and_counts_change_again_and_again(open_page: Open) -> None:
 def test_the_grid_downloads_with_its_numbers(open_page: Open) -> None:
     page = open_page(f"concurrency?{STATED}")
     drawn(page)
+    page.get_by_text("The same as a table").click()
     with page.expect_download() as download:
         page.locator(".st-key-csv_cells").get_by_role("button", name="Download CSV").click()
     with Path(download.value.path()).open(newline="") as file:
@@ -188,13 +200,15 @@ def test_fits_every_window_and_is_accessible(open_page: Open, theme: str) -> Non
     box = numbers(page).first.bounding_box()
     assert box is not None
     assert box["y"] + box["height"] < 844, "the answer is not on a phone's first screen"
-    for name in ("How it is computed", "do not work here", "changes that help"):
+    for name in ("How it is computed", "do not work here", "changes that help", "The same as a table"):
         page.get_by_text(name).click()
     settle(page)
     for width in (390, 1440, 1920):
         page.set_viewport_size({"width": width, "height": 1100})
         drawn(page)
         assert page.evaluate(WIDER) <= 0, width
+        # On a phone rows of tables are cards; elsewhere there is room for the columns.
+        assert page.locator(".kv-scroll").evaluate_all(SCROLLED) == [], width
         for place in (*page.locator(".js-plotly-plot").all(), *page.locator(".kv-scroll").all()):
             place_box = place.bounding_box()
             assert place_box is not None
@@ -232,3 +246,98 @@ def test_a_refusal_leaves_the_rest_of_the_page(open_page: Open, query: str, said
     expect(title(page)).to_contain_text(said)
     expect(page.get_by_role("alert").first).to_be_visible()
     expect(page.get_by_role("heading", name="What people ask")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_names_of_curves_are_whole_and_apart(open_page: Open, width: int) -> None:
+    deepseek = "model=deepseek-ai/DeepSeek-V3&gpu=h200-sxm&split=tp8"
+    page = open_page(f"concurrency?{deepseek}", width=width, height=900)
+    drawn(page)
+    figure = page.locator(".st-key-lever_curves .js-plotly-plot").first
+    assert figure.evaluate(CUT_NAMES) == [4, 0, 0]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("lever", ["split", "seqs"])
+def test_a_lever_is_chosen_and_drawn_on_a_phone(open_page: Open, lever: str, theme: str) -> None:
+    page = open_page(f"concurrency?lever={lever}", width=390, height=844, theme=theme)
+    chart = page.locator(".st-key-lever_sweep")
+    expect(chart.locator(".main-svg").first).to_be_visible()
+    settle(page)
+    assert page.evaluate(WIDER) <= 0
+    assert chart.locator(".js-plotly-plot").evaluate(CUT_NAMES)[1:] == [0, 0]
+    texts = chart.locator(".js-plotly-plot").evaluate(CHART_TEXTS)
+    assert [one for one in texts if one[1] < 13] == []
+    assert violations(page) == []
+
+
+def test_a_click_far_below_is_answered_where_the_reader_is(open_page: Open) -> None:
+    page = open_page("concurrency")
+    drawn(page)
+    page.get_by_role("button", name="Show this").nth(3).click()
+    toast = page.get_by_test_id("stToast")
+    expect(toast).to_contain_text("DeepSeek V3 on 8 × H200 →")
+    expect(toast).to_contain_text(re.compile(r"at once, 30 (fit|do not fit)"))
+    expect(toast.get_by_text("view more")).to_have_count(0)
+    toast.get_by_role("link", name="To the answer").click()
+    expect(title(page)).to_be_in_viewport()
+    holds(page, model="deepseek-ai/DeepSeek-V3", gpu="h200-sxm")
+
+
+def test_a_gpu_that_is_typed_is_that_one_or_none(open_page: Open) -> None:
+    page = open_page("concurrency")
+    drawn(page)
+    box = page.get_by_role("combobox", name="GPU", exact=True)
+    for text, said in (("H1O0", "is not in the list"), ("H100", "can be H100 PCIe 80GB")):
+        box.click()
+        box.fill(text)
+        page.keyboard.press("Enter")
+        expect(page.get_by_test_id("stAlert").first).to_contain_text(said)
+        expect(box).to_have_value("H100 SXM5 80GB · 79.6 GiB")
+        settle(page)
+    box.click()
+    box.fill("H20")
+    page.keyboard.press("Enter")
+    expect(title(page)).to_contain_text("8 × H20 96GB")
+    expect(page.get_by_test_id("stAlert")).to_have_count(0)
+
+
+def test_what_is_wrong_is_said_at_once_and_gone_when_it_is_mended(open_page: Open) -> None:
+    page = open_page("concurrency")
+    drawn(page)
+    field = page.get_by_role("textbox", name="I already have for the cache")
+    field.fill("much")
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("stAlert").first).to_contain_text("much")
+    field.fill("20 GiB")
+    page.keyboard.press("Enter")
+    expect(numbers(page).nth(2)).to_have_text("20 GiB")
+    expect(page.get_by_test_id("stAlert")).to_have_count(0)
+
+
+def test_a_cell_is_chosen_without_a_mouse(open_page: Open) -> None:
+    page = open_page(f"concurrency?{STATED}")
+    drawn(page)
+    page.get_by_role("spinbutton", name="Tokens of a request").focus()
+    page.keyboard.press("ControlOrMeta+A")
+    page.keyboard.type("4096")
+    page.keyboard.press("Enter")
+    # 51 GiB / (4,096 × 40 KiB) = 326.
+    expect(numbers(page).first).to_have_text("326")
+    expect(page.locator(".st-key-cell_controls")).to_contain_text("30 requests of 4K tokens fit: 9% of the 326")
+    holds(page, have="51 GiB", tokens="4096")
+
+
+def test_settings_that_are_left_to_the_engine_say_what_it_takes(open_page: Open) -> None:
+    page = open_page("concurrency?util=0&seqs=0")
+    drawn(page)
+    expect(page.get_by_test_id("stAlert")).to_have_count(0)
+    page.get_by_role("button", name="Engine settings").click()
+    share = page.get_by_role("spinbutton", name="Share of the GPU")
+    expect(share).to_have_value("")
+    expect(share).to_have_attribute("placeholder", "auto: 0.92")
+    seqs = page.get_by_role("spinbutton", name="Most requests at once")
+    seqs.fill("5")
+    page.keyboard.press("Enter")
+    expect(numbers(page).first).to_have_text("5")
+    holds(page, seqs="5")

@@ -73,10 +73,10 @@ def test_opens_on_the_shipped_model_and_what_it_saves() -> None:
         "**10 GiB**"
     )
     assert numbers(at)[:3] == ["10 GiB", "320 KiB", "÷8"]
-    # 4 × 3.35 TB/s over the 10 GiB and the 2 × 69,503,033,344 parameters that a token reads: all but the embedding.
+    # 8 × 3.35 TB/s over the 10 GiB and the 2 × 69,503,033,344 parameters that a token reads: all but the embedding.
     read = 10 * GIB + 2 * (70_553_698_304 - 128_256 * 8192 + 8192) + 2 * 80 * 8 * 128 * 2
-    assert numbers(at)[3] == f"{4 * 3.35e12 / read:,.0f} /s"
-    assert f"cache alone would allow {4 * 3.35e12 / (10 * GIB + 2 * 80 * 8 * 128 * 2):,.0f}" in captions(at)
+    assert numbers(at)[3] == f"{8 * 3.35e12 / read:,.0f} /s"
+    assert f"cache alone would allow {8 * 3.35e12 / (10 * GIB + 2 * 80 * 8 * 128 * 2):,.0f}" in captions(at)
     assert not at.warning
     assert not at.error
     assert len(alts(at)) == 4
