@@ -16,7 +16,7 @@ from kvcore.engines.registry import NAMES
 from kvcore.errors import KVCoreError
 from kvcore.hardware import accelerators
 from kvcore.model.model import Model
-from kvcore.plan.answers import first_split, most_users
+from kvcore.plan.answers import SPLITS_TRIED, most_users
 from kvcore.plan.basis import basis
 from kvcore.plan.changes import CACHE_FORMATS, WEIGHTS, runs_4_bit
 from kvcore.plan.deployment import Deployment
@@ -104,21 +104,20 @@ LEVERS: Mapping[str, Lever] = MappingProxyType(
 
 
 def sweep(
-    model: Model, deployment: Deployment, lever: str, users: int, traffic: Traffic | None = None, host_gib: int = 0
+    model: Model, deployment: Deployment, lever: str, traffic: Traffic | None = None, host_gib: int = 0
 ) -> tuple[Point, ...]:
     """Every value of a lever, the plan's own among them; empty where the engine does not have this lever.
 
     The context is the deployment's, except for `prefix`, which is about requests of the expected length and is empty
-    without `traffic`. `users` say which split another number of GPUs is taken in, `host_gib` is the CPU memory for
-    idle requests that is planned for each replica. Raises KeyError for a lever that is none of LEVERS.
+    without `traffic`. `host_gib` is the CPU memory for idle requests that is planned for each replica. Raises KeyError
+    for a lever that is none of LEVERS.
     """
     LEVERS[lever]
     if lever == "prefix":
         return tuple(_prefixes(model, deployment, traffic)) if traffic is not None else ()
     if lever == "host":
         return tuple(_hosts(model, deployment, host_gib))
-    values = _counts(model, deployment, users) if lever == "gpus" else _VALUES[lever](model, deployment)
-    return tuple(_point(model, name, now, wanted) for name, now, wanted in values)
+    return tuple(_point(model, name, now, wanted) for name, now, wanted in _VALUES[lever](model, deployment))
 
 
 def _point(model: Model, name: str, now: bool, wanted: Deployment) -> Point:
@@ -157,15 +156,19 @@ def _splits(model: Model, deployment: Deployment) -> Iterator[_Value]:
         yield split_name(one), one == deployment, one
 
 
-def _counts(model: Model, deployment: Deployment, users: int) -> Iterator[_Value]:
-    """Each number of GPUs in the first split in which the users fit, as a plan without a named split takes it."""
+def _counts(model: Model, deployment: Deployment) -> Iterator[_Value]:
+    """The plan, and each other number of GPUs in the split that holds most of those that are tried first.
+
+    Any other split could hold fewer on more GPUs, which says nothing about the GPUs.
+    """
     for count in sorted({*_COUNTS, deployment.gpus}):
         if count == deployment.gpus:
             yield f"{count:,}", True, deployment
             continue
         found = [one.onto(deployment) for one in shards(model, deployment.engine, count) if not one.refused]
         if found:
-            yield f"{count:,}", False, first_split(model, found, users)
+            best = max(found[:SPLITS_TRIED], key=lambda one: most_users(model, one, one.context).low)
+            yield f"{count:,}", False, best
 
 
 def _numbers(
@@ -229,6 +232,7 @@ _VALUES: Mapping[str, Callable[[Model, Deployment], Iterator[_Value]]] = Mapping
         "cache": partial(_formats, "kv_dtype", CACHE_FORMATS, "auto"),
         "weights": partial(_formats, "weight_format", WEIGHTS, None),
         "split": _splits,
+        "gpus": _counts,
         "batched": partial(
             _numbers, "max_num_batched_tokens", _STEPS, _batched, lambda value: format_tokens(int(value))
         ),

@@ -30,7 +30,7 @@ STYLE = """<style>
 .kv-table tbody th,.kv-table tbody td{display:grid;grid-template-columns:minmax(0,10fr) minmax(0,12fr);gap:0 .8rem;
   border:0;padding:.15rem 0;min-width:0;white-space:normal;text-align:left;overflow-wrap:anywhere}
 .kv-table tbody th{display:block;font-weight:600}
-.kv-table tbody .n{text-align:left}
+.kv-table tbody .n{text-align:left;white-space:normal}
 .kv-table .w{min-width:0}
 .kv-table td::before{content:attr(data-title);opacity:.86}
 .kv-table td.bare{display:block}

@@ -25,10 +25,8 @@ _OTHER_COUNT = ("prefix", "host")
 
 
 @lru_cache(maxsize=64)
-def _points(
-    model: Model, wanted: Deployment, lever: str, users: int, traffic: Traffic | None, host: int
-) -> tuple[Point, ...]:
-    return sweep(model, wanted, lever, users, traffic, host)
+def _points(model: Model, wanted: Deployment, lever: str, traffic: Traffic | None, host: int) -> tuple[Point, ...]:
+    return sweep(model, wanted, lever, traffic, host)
 
 
 def chooser() -> str:
@@ -42,9 +40,7 @@ def chooser() -> str:
 def section(model: Model, case: Case, name: str, traffic: Traffic | None, colours: theme.Palette) -> None:
     """The chart of one lever, or why there is none."""
     lever = LEVERS[name]
-    # Users say in which split another number of GPUs is taken; other levers do not ask.
-    users = case.users if name == "gpus" else 0
-    points = _points(model, case.deployment, name, users, traffic, case.options.host)
+    points = _points(model, case.deployment, name, traffic, case.options.host)
     bars = [Bar(name=_named(name, one), most=one.most, now=one.now) for one in points if one.most is not None]
     if len(bars) < 2:
         st.caption(plain(_missing(case, name, points)))
