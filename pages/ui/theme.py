@@ -79,8 +79,9 @@ _PATTERN_SIZE = {"latent": "5px 5px", "cross": "6px 6px"}
 
 
 # On a phone, controls and big numbers stand two by two, so that the answer is on the first screen. Chosen options are
-# outlined: Streamlit writes white on the primary colour, which is unreadable in the dark theme. Its advertisement for
-# developers, which it shows over the title where the app is started by hand, is nothing for the reader.
+# outlined: Streamlit writes white on the primary colour, which is unreadable in the dark theme. The name of a choice
+# that rests stays as dark as the others, so that it can be read. Streamlit's advertisement for developers, which it
+# shows over the title where the app is started by hand, is nothing for the reader.
 _STYLE = """<style>
 [data-testid="stSkillsNudge"], [data-testid="stSkillsInstallCallout"] { display: none; }
 [data-testid="stMultiSelect"] [data-tag] {
@@ -88,6 +89,7 @@ _STYLE = """<style>
 }
 .st-key-trio_cards { margin-top: .5rem; }
 .st-key-sweep_section { margin-top: 1rem; }
+.st-key-plan_draft [data-testid="stWidgetLabel"], .st-key-plan_draft [data-testid="stWidgetLabel"] * { color: inherit; }
 .kv-terms { margin: .6rem 0 0; line-height: 1.5; }
 .kv-terms p { margin: 0 0 .5rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 @media (max-width: 640px) {
