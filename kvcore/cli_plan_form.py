@@ -153,7 +153,8 @@ def plan_as_text(plan: Plan) -> str:
     ]
     drafted = max((pool.drafted for pool in plan.pools), key=lambda part: part[1])
     if drafted[1]:
-        rows.append(_row(f"of it {drafted[0]}", "", format_bytes(drafted[1]), ""))
+        where = "of it" if len(plan.pools) == 1 else "last stage:"
+        rows.append(_row(f"{where} {drafted[0]}", "", format_bytes(drafted[1]), ""))
     rows += [_ends_row(part.name, part.bytes, format_bytes) for part in tightest.overheads.parts]
     if plan.kv_bytes is not None:
         rows.append(_ends_row("left for the cache", plan.kv_bytes, _left))

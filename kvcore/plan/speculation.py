@@ -21,10 +21,11 @@ from kvcore.plan.draft import OWN_HEAD, Draft
 from kvcore.plan.prediction_head import no_head, prediction_head
 from kvcore.plan.rank_weights import LAYER_SPLIT, RankWeights, rank_weights
 from kvcore.plan.shard_rules import MATRIX_SPLIT, refusals
-from kvcore.units import format_bytes
 from kvcore.weight_formats import stored_weight_format, weight_format
 
 HEAD_WEIGHTS, DRAFT_WEIGHTS = "prediction layers", "draft model"
+# Architectures whose head has a context of its own layers in llama.cpp (src/llama-model.cpp, the filters of hybrids).
+HEAD_ALONE = frozenset({"qwen3_5_text", "qwen3_5_moe_text", "qwen35", "qwen35moe"})
 # Kinds of a GGUF file's table that are there already (model/gguf.py).
 _IN_FILE = "multi-token prediction"
 # Formats into which a checkpoint is converted whole, or while it is loaded; other quantisers leave the module alone.
@@ -194,7 +195,7 @@ def notes(model: Model, deployment: Deployment) -> tuple[str, ...]:
     if chosen is not None and deployment.draft is None and prediction_head(model) is None:
         return (f"The weights of the prediction layers are not among the weights: {no_head(model)}.",)
     if chosen is not None:
-        return ()
+        return _bounds(model, deployment, chosen)
     found = []
     if deployment.speculative_tokens:
         found.append("Tokens are proposed from the prompt (n-gram): that has no weights and no cache of its own.")
@@ -205,7 +206,12 @@ def notes(model: Model, deployment: Deployment) -> tuple[str, ...]:
     return tuple(found)
 
 
-def weights_words(weights: RankWeights) -> str:
-    """The proposer's part in words for a sentence; "" where there is none."""
-    name, size = speculator_bytes(weights)
-    return f"{format_bytes(size)} of {name}" if size else ""
+def _bounds(model: Model, deployment: Deployment, chosen: Draft) -> tuple[str, ...]:
+    """Where an engine sets more aside than the proposer's layers hold."""
+    if chosen.own and deployment.engine in LAYER_SPLIT and model.model_type not in HEAD_ALONE:
+        text = "An upper bound: the second context of prediction layers is counted with all of the model's layers once "
+        return (f"{text}more, in 16 bits, as llama.cpp allocates it for most architectures.",)
+    if deployment.engine == "sglang" and not chosen.own:
+        text = "SGLang sets cache aside for a draft by its number of layers, as if they were the model's"
+        return (f"{text}; where the draft's take more, those are counted.",)
+    return ()

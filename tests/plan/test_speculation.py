@@ -286,6 +286,7 @@ def test_sglang_sizes_its_pool_by_the_number_of_the_drafts_layers() -> None:
     assert plan.tokens is not None
     assert alone.tokens is not None
     assert plan.tokens.best == pytest.approx(alone.tokens.best / 1.5, rel=1e-4)
+    assert any("by its number of layers" in note for note in plan.notes)
 
 
 def test_sglang_counts_a_draft_that_takes_more_than_is_reserved() -> None:
@@ -307,12 +308,14 @@ def test_llamacpp_keeps_latents_twice_for_a_head() -> None:
     plan = planned(DEEPSEEK, engine="llama.cpp", pp=8, speculative_tokens=1, draft=OWN_HEAD)
     alone = planned(DEEPSEEK, engine="llama.cpp", pp=8)
     assert all(more >= 2 * one for more, one in zip(plan.request_bytes, alone.request_bytes, strict=True))
+    assert any("upper bound" in note.lower() for note in plan.notes)
     qwen, plain = (
         planned("Qwen/Qwen3.5-27B", engine="llama.cpp", **options)
         for options in ({"speculative_tokens": 1, "draft": OWN_HEAD}, {"speculative_tokens": 1})
     )
     # One layer of 4 × (256 + 256) × 2 B a token, and a state to roll back to: 48 × (48 × 128 × 128 + 3 × 10,240) × 4 B.
     states = 48 * 4 * (48 * 128 * 128 + 3 * 10_240)
+    assert not any("upper bound" in note.lower() for note in qwen.notes)
     assert qwen.request_bytes[0] - plain.request_bytes[0] == 32_768 * 4096 + states
 
 

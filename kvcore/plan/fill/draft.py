@@ -23,13 +23,11 @@ from kvcore.model.memories import State
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.rank_weights import LAYER_SPLIT
-from kvcore.plan.speculation import alone, proposer, speculator
+from kvcore.plan.speculation import HEAD_ALONE, alone, proposer, speculator
 from kvcore.size import Term
 
 # What llama.cpp's layout says where nobody counts it.
 _UNCOUNTED = "The cache of the draft head's own context is not counted."
-# Architectures whose head has a context of its own layers in llama.cpp (src/llama-model.cpp, the filters of hybrids).
-HEAD_ALONE = frozenset({"qwen3_5_text", "qwen3_5_moe_text", "qwen35", "qwen35moe"})
 
 
 def vllm_groups(model: Model, draft: Model, settings: VllmSettings, block: int | None) -> tuple[BlockGroup, ...]:
