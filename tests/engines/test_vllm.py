@@ -230,3 +230,29 @@ def test_a_format_that_vllm_does_not_have_is_refused(name: str) -> None:
     answer = reserve(model("Qwen/Qwen3-8B"), "vllm", length=8192, kv_dtype=name)
     assert answer.layout is None
     assert "cache format" in answer.refused
+
+
+def test_turboquant_leaves_the_first_and_last_two_layers_in_16_bits() -> None:
+    """vLLM 0.25 measured in public: a 36-layer Qwen3 with 38,544 tokens in bf16 had 121,984 with turboquant_k3v4_nc.
+
+    Qwen3-8B keeps what Qwen3-4B keeps. 32 layers of 8 × 118 B and 4 of 8 × 512 B, in blocks of 16 tokens.
+    """
+    shape = model("Qwen/Qwen3-8B")
+    plain = VLLM.layout(shape, VllmSettings(max_model_len=8192))
+    packed = VllmSettings(max_model_len=8192, kv_cache_dtype="turboquant_k3v4_nc")
+    layout = VLLM.layout(shape, packed)
+    assert layout.bytes_per_block == 16 * (32 * 8 * 118 + 4 * 8 * 512)
+    assert len(layout.groups) == 1
+    memory = 38_544 // 16 * plain.bytes_per_block
+    assert VLLM.capacity(shape, packed, memory).kv_cache_size_tokens == 121_984
+    assert "4 of 36 layers stay in 16 bits" in " ".join(layout.notes)
+    assert not any("16 bits" in note for note in plain.notes)
+
+
+def test_turboquant_spares_no_layer_beside_states_and_at_most_all() -> None:
+    settings = VllmSettings(max_model_len=4096, kv_cache_dtype="turboquant_k8v4")
+    hybrid = model("Qwen/Qwen3-Next-80B-A3B-Instruct")
+    assert not any("stay in 16 bits" in note for note in VLLM.layout(hybrid, settings).notes)
+    small = model_from_config(llama(num_hidden_layers=4), "four layers")
+    wide = VLLM.layout(small, VllmSettings(max_model_len=4096))
+    assert VLLM.layout(small, settings).bytes_per_request == wide.bytes_per_request

@@ -12,7 +12,7 @@ from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
 from kvcore.engines.vllm.packed import is_packed, packed_groups
 from kvcore.engines.vllm.settings import VERSION, VllmSettings
-from kvcore.engines.vllm.specs import block_size, layer_specs, resolve_format
+from kvcore.engines.vllm.specs import block_size, layer_specs, resolve_format, spared_layers
 from kvcore.errors import EngineError
 from kvcore.model.memories import Latent
 from kvcore.model.model import Model
@@ -55,7 +55,7 @@ class Vllm:
             bytes_per_request=per_block * blocks,
             groups=shown,
             terms=_layout_terms(shown, per_block, blocks),
-            notes=_notes(settings, groups),
+            notes=_notes(model, settings, groups),
         )
 
     def plan(self, model: Model, settings: VllmSettings) -> tuple[tuple[BlockGroup, ...], int | None]:
@@ -252,8 +252,14 @@ def _log_lines(tokens: int, concurrency: Fraction, settings: VllmSettings) -> tu
     return (size, most) if _is_old(settings.version) else (f"{size}, {most}",)
 
 
-def _notes(settings: VllmSettings, groups: tuple[BlockGroup, ...]) -> tuple[str, ...]:
+def _notes(model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...]) -> tuple[str, ...]:
     notes = []
+    kv = resolve_format(model, settings)
+    if spared := spared_layers(model, kv):
+        notes.append(
+            f"{len(spared)} of {len(model.layers)} layers stay in 16 bits: vLLM never stores the first and the last "
+            f"two as {kv.name}."
+        )
     if any(spec.kind == "sliding" for group in groups for spec, _ in group.parts):
         notes.append(
             f"Windows also hold the {settings.in_flight_tokens:,} tokens that may be in flight; while decoding, a "

@@ -75,6 +75,9 @@ _FORMATS = frozenset(
 )  # fmt: skip
 
 
+_SPARED_ENDS, _SPARED_FORMAT = 2, "bf16"
+
+
 def resolve_format(model: Model, settings: VllmSettings) -> KVFormat:
     """vLLM's own rule for the cache format: packed layouts for DeepSeek-V4 and for fp8 beside an indexer."""
     memories = [memory for memory, _ in model.kept]
@@ -102,9 +105,25 @@ def layer_specs(model: Model, settings: VllmSettings) -> tuple[Placed, ...]:
     if states and growing:
         by_memory = _align_hybrid(model, by_memory, max(state.unpadded_bytes for state in states), settings)
     placed: dict[Spec, list[int]] = {}
+    spared = spared_layers(model, kv)
     for memory, layers in memory_layers(model):
-        placed.setdefault(by_memory[memory], []).extend(layers)
+        placed.setdefault(by_memory[memory], []).extend(layer for layer in layers if layer not in spared)
+        if of_it := [layer for layer in layers if layer in spared]:
+            placed.setdefault(_spec(memory, kv_format(_SPARED_FORMAT), block, settings), []).extend(of_it)
+    placed = {spec: layers for spec, layers in placed.items() if layers}
     return tuple((spec, tuple(layers)) for spec, layers in _with_head(model, placed, settings).items())
+
+
+def spared_layers(model: Model, kv: KVFormat) -> frozenset[int]:
+    """Layers that TurboQuant leaves in 16 bits: the first and the last two, never more than all.
+
+    Source: vLLM, quantization/turboquant/config.py and engine/arg_utils.py, which add them to
+    --kv-cache-dtype-skip-layers whatever is asked for. A model with recurrent states is compressed in all layers.
+    """
+    if not kv.name.startswith("turboquant") or any(isinstance(memory, State) for memory, _ in model.kept):
+        return frozenset()
+    count, ends = len(model.layers), min(_SPARED_ENDS, len(model.layers) // 2)
+    return frozenset({*range(ends), *range(count - ends, count)})
 
 
 @lru_cache(maxsize=64)
