@@ -22,17 +22,13 @@ _OF_EXPERTS = ("experts", "shared experts", "router", "latent projections")
 
 def prediction_head(model: Model) -> Model | None:
     """All prediction layers that the checkpoint has, as one model; None where it has none or `no_head` says why."""
-    return None if no_head(model) else _head(_Same(model))
-
-
-def no_head(model: Model) -> str:
-    """Why the model's prediction layers cannot be counted, without a full stop; "" where they can."""
-    return _no_head(_Same(model))
+    return None if no_head(model) else _head(model)
 
 
 @lru_cache(maxsize=64)
-def _no_head(key: _Same) -> str:
-    model, found = key.model, key.model.prediction
+def no_head(model: Model) -> str:
+    """Why the model's prediction layers cannot be counted, without a full stop; "" where they can."""
+    found = model.prediction
     if not found.modules:
         stated = f": {found.key} is 0 in its configuration" if found.key else ""
         return f"{model.name} has no prediction layers of its own{stated}"
@@ -48,24 +44,9 @@ def _no_head(key: _Same) -> str:
     return ""
 
 
-class _Same:
-    """A model as a key of a cache: the same object, without hashing all its layers."""
-
-    __slots__ = ("model",)
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def __hash__(self) -> int:
-        return id(self.model)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.model is self.model
-
-
 @lru_cache(maxsize=64)
-def _head(key: _Same) -> Model:
-    model, said = key.model, key.model.prediction
+def _head(model: Model) -> Model:
+    said = model.prediction
     by_kind = {piece.name: piece for piece in pieces(model, _WHOLE)}
     layers: list[tuple[Memory, ...]] = []
     counts: dict[str, int] = {}

@@ -54,32 +54,12 @@ class Piece:
     held: tuple[int, ...]
 
 
+@lru_cache(maxsize=256)
 def pieces(model: Model, ways: Ways) -> tuple[Piece, ...]:
     """Every kind of the model's parameters, in the model's order; `whole` of them adds up to the model's count.
 
     Kept for the models asked about last: a plan asks again for every GPU, and walks hundreds of layers each time.
     """
-    return _pieces(_Same(model), ways)
-
-
-class _Same:
-    """A model as a key of a cache: the same object, without hashing all its layers."""
-
-    __slots__ = ("model",)
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def __hash__(self) -> int:
-        return id(self.model)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.model is self.model
-
-
-@lru_cache(maxsize=256)
-def _pieces(key: _Same, ways: Ways) -> tuple[Piece, ...]:
-    model = key.model
     found = [_split(model, part, ways) for part in model.weights]
     if ways.copies_latent and any(isinstance(memory, Latent) for memory, _ in model.groups):
         found.append(_latent_copies(model, ways.attention))
