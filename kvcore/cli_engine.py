@@ -61,7 +61,9 @@ def _run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(engine_as_dict(layout, capacity)))
     else:
-        print(engine_as_text(layout, capacity, chosen.flags(model, settings)))
+        # Nobody has the weights of a counterfactual: a command that starts it would be made up.
+        flags = None if options.variant else chosen.flags(model, settings)
+        print(engine_as_text(layout, capacity, flags))
 
 
 def engine_as_dict(layout: Layout, capacity: Capacity | None) -> dict[str, Any]:
@@ -97,8 +99,8 @@ def engine_as_dict(layout: Layout, capacity: Capacity | None) -> dict[str, Any]:
     }
 
 
-def engine_as_text(layout: Layout, capacity: Capacity | None, flags: tuple[str, ...]) -> str:
-    """The same answer as a short table for people."""
+def engine_as_text(layout: Layout, capacity: Capacity | None, flags: tuple[str, ...] | None) -> str:
+    """The same answer as a short table for people; without `flags` nothing is said about how to start it."""
     import shlex
 
     rows = [
@@ -111,5 +113,6 @@ def engine_as_text(layout: Layout, capacity: Capacity | None, flags: tuple[str, 
         rows += [f"  {term.name}: {term.formula}" for term in capacity.terms]
         rows += [f"  log: {line}" for line in capacity.log_lines]
     rows += [f"  note: {note}" for note in layout.notes]
-    rows.append(f"  {shlex.join(flags)}")
+    if flags is not None:
+        rows.append(f"  {shlex.join(flags)}")
     return "\n".join(rows)

@@ -325,6 +325,12 @@ def test_an_engine_stores_a_variant(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["bytes_per_request"] == 32_768 * 80 * 576 * 2
 
 
+def test_no_command_starts_a_model_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("engine", "vllm", LLAMA_70B, "--max-model-len", "8K")
+    assert "vllm serve" in run(capsys, *asked)[1]
+    assert "vllm serve" not in run(capsys, *asked, "--as", "mla")[1]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
