@@ -62,9 +62,16 @@ def ollama(model: Model, deployment: Deployment, settings: OllamaSettings) -> Co
         lines.append(f"PARAMETER num_batch {deployment.max_num_batched_tokens}")
     if settings.server.n_gpu_layers is not None:
         lines.append(f"PARAMETER num_gpu {settings.server.n_gpu_layers}")
+    notes = [note, "The second and third line go to another terminal.", *_pool_notes(deployment, "Ollama")]
+    if ahead := deployment.speculative_tokens:
+        if deployment.draft is not None and deployment.draft.own:
+            lines.append(f"PARAMETER draft_num_predict {ahead}")
+            notes.append("The GGUF file has to hold the prediction layers; some leave them out.")
+        else:
+            notes.append(f"Ollama proposes nothing from the prompt: the {ahead} tokens ahead are not asked for.")
     after = (("ollama", "create", OLLAMA_NAME, "-f", "Modelfile"), ("ollama", "run", OLLAMA_NAME))
-    notes = (note, "The second and third line go to another terminal.", *_pool_notes(deployment, "Ollama"))
-    return Command(words=tuple(words), after=after, files=(("Modelfile", "\n".join(lines) + "\n"),), notes=notes)
+    files = (("Modelfile", "\n".join(lines) + "\n"),)
+    return Command(words=tuple(words), after=after, files=files, notes=tuple(notes))
 
 
 def _gguf(model: Model, deployment: Deployment) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from kvcore.plan.deployment import Deployment
 from kvcore.plan.launch_words import SIXTEEN_BITS, Command, cache_word, other_weights, requantised_note, stored_format
 
 SCRIPT = "generate.py"
+_PACKAGES = {"quanto": "optimum-quanto", "hqq": "hqq"}
 
 
 def transformers(model: Model, deployment: Deployment, settings: TransformersSettings) -> Command:
@@ -18,7 +19,9 @@ def transformers(model: Model, deployment: Deployment, settings: TransformersSet
     settings.element_bytes(model)
     cache = cache_word(deployment.kv_dtype, {})
     served = cache or (wanted if wanted in SIXTEEN_BITS else model.model_dtype)
-    notes = []
+    notes = ["Placing the model with device_map needs the package accelerate."]
+    if settings.cache_implementation == "quantized" and settings.cache_backend in _PACKAGES:
+        notes.append(f"Its quantised cache needs the package {_PACKAGES[settings.cache_backend]}.")
     extra = ""
     if wanted == "fp8" and stored_format(model) in SIXTEEN_BITS:
         extra = ", quantization_config=FineGrainedFP8Config()"

@@ -19,7 +19,7 @@ from kvcore.engines.registry import NAMES
 from kvcore.errors import KVCoreError
 from kvcore.hardware import accelerator
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import Draft
+from kvcore.plan.draft import OWN_HEAD, Draft
 from kvcore.plan.launch import Command, launch
 from kvcore.plan.launch_words import PLACEHOLDER
 from tests.plan import engine_parsers, transformers_script
@@ -371,3 +371,25 @@ def test_every_engine_has_a_command() -> None:
     for engine in NAMES:
         plain = replace(h100(), engine=engine)
         assert made(LLAMA, plain).words
+
+
+def test_what_a_command_needs_beside_itself_is_said() -> None:
+    """Packages that the library imports only when the script runs."""
+    plain = made(LLAMA, h100(engine="transformers"))
+    quantised = made(LLAMA, h100(engine="transformers", options=(("cache_implementation", "quantized"),)))
+    assert "accelerate" in " ".join(plain.notes)
+    assert "optimum-quanto" not in " ".join(plain.notes)
+    assert "optimum-quanto" in " ".join(quantised.notes)
+
+
+def test_ollama_is_asked_for_tokens_ahead_only_where_it_can_be() -> None:
+    """draft_num_predict is a parameter of its Modelfile; it has none for proposals from the prompt."""
+    deployment = h100(engine="ollama", pp=4, speculative_tokens=2)
+    prompt, own = (
+        made("zai-org/GLM-4.5-Air", deployment),
+        made("zai-org/GLM-4.5-Air", replace(deployment, draft=OWN_HEAD)),
+    )
+    assert "PARAMETER draft_num_predict 2\n" in own.files[0][1]
+    assert "draft_num_predict" not in prompt.files[0][1]
+    assert any("2 tokens ahead are not asked for" in note for note in prompt.notes)
+    assert not any("not asked for" in note for note in own.notes)
