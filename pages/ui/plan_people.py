@@ -135,12 +135,12 @@ def _controls() -> None:
         with first[6]:
             st.number_input(
                 "Asks a minute", 0.01, 10_000.0, None, key=key("minute"), step=0.1, format="%.2f",
-                placeholder="not known",
+                placeholder="not set",
                 help="Requests of one person. With the seconds of an answer it takes the place of the active share.",
             )  # fmt: skip
         with first[7]:
             st.number_input(
-                "Seconds each", 1, 10**6, None, key=key("seconds"), step=5, placeholder="not known",
+                "Seconds each", 1, 10**6, None, key=key("seconds"), step=5, placeholder="not set",
                 help="How long a request lives. Empty: not known.",
             )  # fmt: skip
 
