@@ -278,7 +278,7 @@ def test_the_trio_follows_its_controls_and_its_link(open_page: Open) -> None:
 def test_how_an_engine_stores_it_opens_and_downloads(open_page: Open) -> None:
     page = open_page("?model=google/gemma-3-27b-it&engine=llama.cpp")
     page.get_by_text("How llama.cpp stores it").click()
-    expect(page.get_by_text("llama-server --model google/gemma-3-27b-it.gguf --ctx-size 131072")).to_be_visible()
+    expect(page.get_by_text("llama-server --model ./gemma-3-27b-it-BF16.gguf --ctx-size 131072")).to_be_visible()
     settle(page)
     assert violations(page) == []
     with page.expect_download() as download:
