@@ -1,21 +1,28 @@
-"""What holds for all tests: they say what is right, not how long it took on a busy machine."""
+"""What holds for all tests: they say what is right, not how long it took; and how two processes share them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")
 
 
-def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
-    """Where two processes share the tests, one takes all that drive the browser, and a module stays in one process.
+class OneBrowser(LoadScopeScheduling):
+    """A module stays in one process, and one process takes all modules that drive the browser.
 
-    Browser tests wait for a server and a page most of their time; a second browser beside them would only slow both.
+    Those wait for a server and a page most of their time; a second browser beside them would only slow both.
     """
-    for item in items:
-        group = "browser" if item.nodeid.startswith("tests/browser/") else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "browser" if nodeid.startswith("tests/browser/") else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneBrowser:
+    """How tests are dealt out where there are several processes."""
+    return OneBrowser(config, log)
