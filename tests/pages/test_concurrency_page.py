@@ -612,7 +612,7 @@ def test_the_words_of_a_split() -> None:
 def test_what_is_left_to_the_engine_is_an_empty_field_with_the_engines_own_value() -> None:
     at = open_page()
     shown = {"plan_util": "auto: 0.92", "plan_batched": "auto: 8,192", "plan_seqs": "auto: 1,024",
-             "plan_minute": "not known", "plan_seconds": "not known"}  # fmt: skip
+             "plan_minute": "not set", "plan_seconds": "not set"}  # fmt: skip
     for key, own in shown.items():
         assert at.number_input(key=key).value is None
         assert at.number_input(key=key).proto.placeholder == own
