@@ -12,7 +12,7 @@ from kvcore.live import run_table, runs
 from kvcore.live.run_events import MAX_NAME
 from kvcore.live.runs import RunRecord, Summary
 from kvcore.units import format_bytes
-from pages.ui import html_table, live_compare, live_controls, live_look, live_parts, live_replay, live_state
+from pages.ui import html_table, live_compare, live_controls, live_look, live_parts, live_replay, live_state, notices
 from pages.ui.live_state import PROBE, RACE, RUN, Result
 from pages.ui.plain import plain
 from pages.ui.theme import Palette
@@ -33,19 +33,21 @@ def section(colours: Palette) -> None:
     """Keep, compare, export and load."""
     st.subheader("Runs", anchor=False)
     _keep_row()
+    # Above the table and within the page: a panel that floats would cover what a file has changed, and move with it.
+    with st.expander("Load a run", icon=":material/upload_file:"):
+        st.file_uploader(
+            "A run exported here (.json)", key="live_load", type=["json"], max_upload_size=UPLOAD_MB, on_change=_load
+        )
+        st.caption("It is read in memory, checked, and never run.")
+    with notices.place("runs"):
+        if problem := st.session_state.pop("live_run_problem", ""):
+            st.error(plain(problem), icon=":material/error:")
+        _told()
     records = kept()
     if records:
         st.html(html_table.table("Kept runs", _COLUMNS, [_row(one) for one in records]))
         _chosen_run(records)
         _compare(records, colours)
-    with st.popover("Load a run", type="tertiary", icon=":material/upload_file:", key="live_load_panel"):
-        st.file_uploader(
-            "A run exported here (.json)", key="live_load", type=["json"], max_upload_size=UPLOAD_MB, on_change=_load
-        )
-        st.caption("It is read in memory, checked, and never run.")
-    if problem := st.session_state.pop("live_run_problem", ""):
-        st.error(plain(problem), icon=":material/error:")
-    _told()
 
 
 def _told() -> None:
