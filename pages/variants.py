@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.ui import cards, notices, shell, state, theme, variant_controls, variant_lessons, variant_more
+from pages.ui import (
+    cards,
+    notices,
+    shell,
+    state,
+    theme,
+    variant_attention,
+    variant_controls,
+    variant_facts,
+    variant_lessons,
+    variant_more,
+)
 from pages.ui import variant_parts as parts
 from pages.ui import variant_words as words
 from pages.ui.plain import plain
@@ -12,9 +23,9 @@ from pages.ui.plain import plain
 chosen, scenario = shell.current()
 options = state.variant_options()
 colours = theme.palette()
-place = parts.server(chosen, scenario, options)
+place = variant_facts.server(chosen, scenario, options)
 shown, rung = parts.rungs(chosen, scenario, options)
-found = parts.facts(shown, scenario, place)
+found = variant_facts.facts(shown, scenario, place)
 mine = found[rung.design]
 lesson = variant_lessons.shown(scenario, options)
 
@@ -36,8 +47,8 @@ st.subheader("Gains", anchor=False)
 variant_controls.server()
 parts.gains(found, shown, rung, scenario, place)
 variant_more.download(lambda: parts.gain_rows(found, scenario), "kv-cache-variants", "gains")
-st.subheader(parts.attention_title(mine, place), anchor=False)
-parts.attention_numbers(mine, scenario, place)
+st.subheader(variant_attention.title(mine, place), anchor=False)
+variant_attention.numbers(mine, scenario, place)
 variant_more.prices(shown, rung)
 with st.container(key="against", gap="xsmall"):
     variant_more.against(chosen, scenario, options, colours)

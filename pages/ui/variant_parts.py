@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import streamlit as st
 
-from kvcore.engines.reserve import stored_by
 from kvcore.errors import KVCoreError
-from kvcore.hardware import Accelerator, CapacityLine, accelerator
+from kvcore.hardware import CapacityLine
 from kvcore.ladder import Ladder, Rung, ladder
-from kvcore.plan.room import Room, gpus_for, room
-from kvcore.plan.sharding import on_rank
-from kvcore.scenario import HOST_GPUS, Scenario
-from kvcore.timing import Bound, CacheWork, WeightWork, Work, bound, decode_cache_work, weight_work
+from kvcore.plan.room import Room, room
+from kvcore.scenario import Scenario
+from kvcore.timing import Bound
 from kvcore.trend import percent
 from kvcore.units import format_bytes
 from kvcore.variant_options import VariantOptions
-from pages.ui import cards, html_table, notices, theme, variant_charts
+from pages.ui import html_table, notices, theme, variant_charts
 from pages.ui import trio_words as engine_words
 from pages.ui import variant_words as words
 from pages.ui.cards import Card
@@ -25,43 +21,8 @@ from pages.ui.head_diagram import diagram
 from pages.ui.models import Chosen
 from pages.ui.plain import plain
 from pages.ui.variant_curves import curves_chart, drawn
+from pages.ui.variant_facts import Facts, Server
 from pages.ui.words import plural
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """The accelerators that the screen's bounds are about."""
-
-    gpu: Accelerator
-    count: int
-    weights: str | None
-
-    @property
-    def name(self) -> str:
-        return f"{self.count} × {self.gpu.name}" if self.count > 1 else self.gpu.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What is computed of a rung for one more token: the cache's work, its bound, that with the weights' work too.
-
-    `together` and `weights` are None where the weights are not known.
-    """
-
-    rung: Rung
-    work: CacheWork
-    fastest: Bound
-    weights: WeightWork | None
-    together: Bound | None
-    room: Room | None
-    engines: tuple[str, ...]
-
-
-def server(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> Server:
-    """What the controls say: a host, or as many GPUs as the weights fill by half, unless a number is chosen."""
-    gpu, weights = accelerator(scenario.gpu), None if options.weights == "auto" else options.weights
-    count = options.gpus or max(HOST_GPUS, gpus_for(chosen.model, gpu, weights))
-    return Server(gpu=gpu, count=count, weights=weights)
 
 
 def rungs(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> tuple[Ladder, Rung]:
@@ -81,39 +42,6 @@ def rungs(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> tuple[
         notice.warning(f"{plain(str(problem))}. Shown with the model's own format.", icon=":material/info:")
         found = built("auto")
     return found, found.rung(options.design) or found.shipped
-
-
-def facts(shown: Ladder, scenario: Scenario, place: Server) -> dict[str, Facts]:
-    """What the tables and cards say of every rung, by its design, in the order of the ladder."""
-    found = {}
-    for rung in shown.rungs:
-        tokens, source = max(1, scenario.tokens), scenario.source or None
-        work = decode_cache_work(rung.model, tokens, rung.kv, source)
-        # What each GPU has to read: a latent is on all of them, heads and weights are split.
-        share = decode_cache_work(on_rank(rung.model, place.count), tokens, rung.kv, source).work
-        weights = weight_work(rung.model, 1, place.weights)
-        found[rung.design] = Facts(
-            rung=rung,
-            work=work,
-            fastest=bound(share, place.gpu),
-            weights=weights,
-            together=None if weights is None else bound(share + _split(weights.work, place.count), place.gpu),
-            room=room(
-                rung.model, scenario.tokens, rung.kv, place.gpu, place.count, weights=place.weights,
-                source_tokens=scenario.source or None,
-            ),
-            engines=stored_by(rung.model, rung.kv.name, place.gpu),
-        )  # fmt: skip
-    return found
-
-
-def _split(work: Work, ranks: int) -> Work:
-    """One rank's part of work that is split evenly."""
-    return Work(
-        read_bytes=-(-work.read_bytes // ranks),
-        written_bytes=-(-work.written_bytes // ranks),
-        operations=-(-work.operations // ranks),
-    )
 
 
 def big_numbers(mine: Facts, shown: Ladder, scenario: Scenario, place: Server) -> list[Card]:
@@ -218,7 +146,7 @@ def _free_line(space: Room, place: Server) -> CapacityLine:
 
 
 _GAINS = (
-    ("variant", "w"), ("holds", "n"), ("vs MHA", "n"), ("vs shipped", "n"), ("read a token", "n"), ("tokens/s", "n"),
+    ("variant", "w"), ("holds", "n"), ("vs MHA", "n"), ("vs shipped", "n"), ("a GPU reads", "n"), ("tokens/s", "n"),
     ("requests", "n"), ("engines", "w"),
 )  # fmt: skip
 
@@ -229,10 +157,10 @@ def gains(found: dict[str, Facts], shown: Ladder, chosen: Rung, scenario: Scenar
     at = list(found).index(chosen.design)
     st.html(html_table.table("What each variant buys, in numbers", _GAINS, cells, chosen=at))
     st.caption(
-        f"holds: {plural(scenario.tokens, 'token')} × {scenario.batch:,}. read a token: of the cache, to make one more "
-        f"in one request. tokens/s: a bound for one request on {place.name}. requests: of this "
-        f"length at once, beside the weights. engines: whose rules lay such a cache out; a variant has no weights that "
-        f"they could load. {words.room_line(found[shown.shipped.design].room, place.gpu.name)}"
+        f"holds: {plural(scenario.tokens, 'token')} × {scenario.batch:,}. {words.reads_line(place.name, place.count)} "
+        f"tokens/s: a bound for one request on {place.name}. requests: of this length at once, beside the weights. "
+        f"engines: whose rules lay such a cache out; a variant has no weights that they could load. "
+        f"{words.room_line(found[shown.shipped.design].room, place.gpu.name)}"
     )
 
 
@@ -243,7 +171,7 @@ def _gain(one: Facts) -> list[str | tuple[str, str]]:
         format_bytes(rung.resident_bytes),
         words.times(rung.factor_mha),
         "shipped" if rung.shipped else words.times(rung.factor_shipped),
-        format_bytes(one.work.work.read_bytes),
+        format_bytes(one.share.work.read_bytes),
         (_per_second(one.together), f"cache alone {alone}") if one.together else alone,
         words.room_words(one.room),
         ", ".join(engine_words.ENGINES[name] for name in one.engines) or "none of ours",
@@ -271,6 +199,8 @@ def gain_rows(found: dict[str, Facts], scenario: Scenario) -> list[dict[str, obj
             "factor against shipped": None if one.rung.factor_shipped is None else float(one.rung.factor_shipped),
             "read a decoded token, bytes": one.work.work.read_bytes,
             "operations a byte": one.work.work.operations_per_byte,
+            "read a decoded token by each GPU, bytes": one.share.work.read_bytes,
+            "operations a byte on each GPU": one.share.work.operations_per_byte,
             "decode at most, tokens a second": None if one.together is None else one.together.tokens_per_s_at_most(),
             "decode at most, cache alone": one.fastest.tokens_per_s_at_most(),
             "requests beside the weights at most": None if one.room is None else one.room.requests,
@@ -278,82 +208,3 @@ def gain_rows(found: dict[str, Facts], scenario: Scenario) -> list[dict[str, obj
         }
         for one in found.values()
     ]
-
-
-def attention_title(mine: Facts, place: Server) -> str:
-    """Attention in one sentence: what a token reads, and what that bounds."""
-    work, binds = mine.work.work, mine.fastest.binds
-    if not work.bytes:
-        return "A token reads nothing from the cache"
-    meaning = {
-        "bandwidth": "bandwidth binds, and a smaller cache is also a faster one",
-        "arithmetic": "arithmetic binds, and a smaller cache alone is no faster",
-    }[binds]
-    if mine.fastest.ridge_operations_per_byte is None:
-        meaning = "a smaller cache is a faster one where bandwidth binds; its arithmetic is not known"
-    each = _per_byte(work.operations_per_byte)
-    return f"Each new token reads {format_bytes(work.read_bytes)}, {each} a byte: on {place.name} {meaning}"
-
-
-def _per_byte(value: float) -> str:
-    number = f"{value:,.1f}".removesuffix(".0") if value < 100 else f"{value:,.0f}"
-    return f"{number} operation{'' if number == '1' else 's'}"
-
-
-def attention_numbers(mine: Facts, scenario: Scenario, place: Server) -> None:
-    """Bytes and arithmetic of one decoded token, and what that bounds."""
-    work, fastest, weights = mine.work, mine.fastest, mine.weights
-    ridge = fastest.ridge_operations_per_byte
-    per_byte = work.work.operations_per_byte
-    shown = [
-        Card(
-            label="Read from the cache",
-            value=format_bytes(work.work.read_bytes),
-            line=f"to make token {max(1, scenario.tokens):,} of one request"
-            + (f", each of {place.count} GPUs its part" if place.count > 1 else ""),
-        ),
-        Card(
-            label="Arithmetic",
-            value=f"{_per_byte(per_byte).split()[0]} per byte" if work.work.bytes else "none",
-            line=_ridge_line(per_byte, ridge, place),
-        ),
-        Card(
-            label="Cache alone",
-            value=_milliseconds(fastest),
-            line=f"at least, a token; {fastest.binds} binds on {place.name}",
-        ),
-    ]
-    if weights is not None and mine.together is not None:
-        together = mine.together
-        share = fastest.work.bytes / max(1, together.work.bytes)
-        shown.append(
-            Card(
-                label="With the weights",
-                value=_milliseconds(together),
-                line=f"at least, {together.tokens_per_s_at_most() or 0:,.0f} tokens/s at most; the cache is "
-                f"{share:.0%} of the bytes",
-            )
-        )
-    else:
-        shown.append(Card(label="With the weights", value="not known", line="this family's weights are not counted"))
-    cards.row(shown, key="attention_cards")
-    with st.expander("How it is computed"):
-        terms = [*work.terms, *fastest.terms, *(weights.terms if weights else ())]
-        st.markdown("\n".join(f"- **{plain(term.name)}**: {plain(term.formula)}" for term in terms))
-        for note in dict.fromkeys((*work.notes, *fastest.notes, *(weights.notes if weights else ()))):
-            st.caption(plain(note))
-
-
-def _milliseconds(found: Bound) -> str:
-    seconds = found.seconds_at_least
-    if seconds >= 1:
-        return f"{seconds:,.1f} s" if seconds < 100 else f"{seconds:,.0f} s"
-    return f"{1000 * seconds:.3g} ms" if seconds >= 1e-4 else f"{1e6 * seconds:.3g} µs"
-
-
-def _ridge_line(per_byte: float, ridge: float | None, place: Server) -> str:
-    if ridge is None:
-        return f"operations on each byte read; no rate of {place.gpu.name} is known"
-    side = "below" if per_byte < ridge else "above"
-    meaning = "its bandwidth is what binds" if per_byte < ridge else "its arithmetic is what binds"
-    return f"operations on each byte read, {side} the {ridge:,.0f} at which {place.gpu.name} would balance: {meaning}"

@@ -267,6 +267,12 @@ def curves_title(rungs: Sequence[Rung]) -> str:
     return ", ".join([first, *parts])
 
 
+def reads_line(name: str, count: int) -> str:
+    """What the column of bytes that a GPU reads counts."""
+    who = f"each of {name}" if count > 1 else name
+    return f"a GPU reads: {who}, of the cache, to make one more token of one request."
+
+
 def room_words(room: Room | None) -> str:
     """Requests beside the weights, as a bound."""
     if room is None:

@@ -14,7 +14,8 @@ from streamlit.testing.v1 import AppTest
 from kvcore import catalogue
 from kvcore.ladder import ladder
 from kvcore.units import GIB
-from pages.ui import html_table, tables, theme, variant_curves, variant_lessons
+from kvcore.variants import variant
+from pages.ui import html_table, tables, theme, variant_attention, variant_curves, variant_lessons
 from pages.ui import variant_words as words
 
 APP = str(Path(__file__).parents[2] / "app.py")
@@ -405,3 +406,62 @@ def test_one_is_one() -> None:
     at.selectbox(key="tokens").set_value("128K")
     rerun(at)
     assert any("1 operation a byte" in one for one in subheaders(at))
+
+
+LATENT_LESSON = {
+    "model": "deepseek-ai/DeepSeek-V2", "kv": "int6", "compare": "deepseek-ai/deepseek-llm-67b-base",
+    "designs": "mha,gqa:8,mqa,shipped@bf16,shipped@fp8", "other": "bf16",
+}  # fmt: skip
+
+
+def test_heading_and_cards_agree_about_what_binds_on_one_gpu() -> None:
+    """DeepSeek-V2's latent in 6 bits on 16 GPUs: each reads all of 60 × 576 × 6/8 B × 32,768 for 8 of 128 heads.
+
+    60 layers × 2 × 8 heads × (576 + 512) operations over 60 × 432 B: 40.3 a byte, an eighth of where an H100 balances.
+    """
+    at = open_page(**LATENT_LESSON)
+    heading = next(one for one in subheaders(at) if "bandwidth binds" in one or "arithmetic binds" in one)
+    assert heading == (
+        "Each of 16 GPUs reads for a new token 810 MiB, 40.3 operations a byte: on 16 × H100 SXM5 80GB bandwidth "
+        "binds, and a smaller cache is also a faster one"
+    )
+    assert pytest.approx(40.3, abs=0.05) == 2 * 8 * (576 + 512) / 432
+    cards = {metric.label: metric.value for metric in at.metric}
+    assert cards["Read by each GPU"] == "810 MiB"
+    assert cards["Arithmetic"] == "40.3 per byte"
+    said = captions(at)
+    assert "to make token 32,768 of one request: the whole cache: a latent is copied to every GPU" in said
+    assert "below the 295 at which H100 SXM5 80GB would balance: bandwidth binds" in said
+    assert "arithmetic binds" not in said
+    assert f"{1000 * (60 * 432 * 32_769) / 3.35e12:.3g} ms" == cards["Cache alone"]
+
+
+@pytest.mark.parametrize("gpus", ["1", "8", "16"])
+@pytest.mark.parametrize("model", ["meta-llama/Llama-3.3-70B-Instruct", "deepseek-ai/DeepSeek-V3",
+                                   "deepseek-ai/DeepSeek-V3.2", "Qwen/Qwen3-Next-80B-A3B-Instruct"])  # fmt: skip
+def test_what_binds_has_one_answer_everywhere(model: str, gpus: str) -> None:
+    at = open_page(model=model)
+    at.selectbox(key="gpus").set_value(gpus)
+    rerun(at)
+    said = [*subheaders(at), *(read(one.value) for one in at.caption)]
+    binding = re.findall(r"\b(bandwidth|arithmetic) binds", " ".join(one for one in said if "a byte:" in one))
+    binding += re.findall(r"balance: (bandwidth|arithmetic) binds", " ".join(said))
+    binding += re.findall(r"at least, a token; (bandwidth|arithmetic) binds", " ".join(said))
+    assert len(binding) == 3
+    assert len(set(binding)) == 1
+
+
+def test_which_part_of_the_cache_a_gpu_reads() -> None:
+    llama, latent = (catalogue.load(name) for name in ("meta-llama/Llama-3.3-70B-Instruct", "deepseek-ai/DeepSeek-V3"))
+    assert variant_attention.part_words(llama, 10 * GIB, 10 * GIB, 1) == ""
+    assert variant_attention.part_words(llama, 10 * GIB, 10 * GIB // 8, 8) == "its part of 10 GiB"
+    assert variant_attention.part_words(llama, 10 * GIB, 10 * GIB // 8, 16) == (
+        "its part of 10 GiB; 8 KV heads for 16 GPUs, one at least on each"
+    )
+    assert variant_attention.part_words(llama, 8 * GIB, 2 * GIB, 6) == (
+        "its part of 8 GiB; 8 KV heads do not divide by 6, some GPUs have one more"
+    )
+    assert variant_attention.part_words(variant(llama, "mqa"), GIB, GIB, 8) == (
+        "the whole cache: its one KV head is copied to every GPU"
+    )
+    assert variant_attention.part_words(latent, GIB, GIB, 8) == "the whole cache: a latent is copied to every GPU"
