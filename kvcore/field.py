@@ -15,10 +15,10 @@ from functools import cache
 from typing import Any
 
 from kvcore.engines.base import Common
-from kvcore.engines.logs.predict import is_old
 from kvcore.engines.logs.reading import read_log
 from kvcore.engines.logs.values import Amount, read_amount
 from kvcore.engines.registry import engine
+from kvcore.engines.vllm.engine import VLLM
 from kvcore.errors import EngineError, KVCoreError
 from kvcore.formats import KVFormat, kv_format
 from kvcore.model import Model, model_from_config, parse_config
@@ -244,8 +244,6 @@ def _settings(report: Report, model: Model) -> Any:
         values.setdefault(_BLOCK_NAMES.get(report.engine, "block_size"), report.block_size)
     if report.engine in _LLAMACPP:
         values.setdefault(_LLAMACPP[report.engine], report.max_model_len)
-    if report.engine in _VLLM and is_old(report.engine_version):
-        values.setdefault("no_async_scheduling", True)
     common = Common(
         # Where the length is not stated the figure does not depend on it; any length that fits will do.
         max_model_len=None if report.engine in _LLAMACPP else report.max_model_len or 4096,
@@ -274,8 +272,9 @@ def _vllm(report: Report, model: Model) -> Comparison:
     if "gpu_blocks" in stated:
         return _comparison(report, "blocks", "blocks", stated["gpu_blocks"], near.blocks, low.blocks, high.blocks)
     if "est_max_len" in stated:
-        figure, tokens = "estimated_max_model_len", [one.kv_cache_size_tokens for one in (near, low, high)]
-        return _comparison(report, figure, "tokens", stated["est_max_len"], tokens[0], tokens[1], tokens[2])
+        settings, sizes = _settings(report, model), (near.kv_bytes, low.kv_bytes, high.kv_bytes)
+        figure, lengths = "estimated_max_model_len", [VLLM.estimated_length(model, settings, one) for one in sizes]
+        return _comparison(report, figure, "tokens", stated["est_max_len"], lengths[0], lengths[1], lengths[2])
     if "concurrency" in stated:
         half = Fraction(1, 200)
         near_c, low_c, high_c = (Fraction(one.max_concurrency) for one in (near, low, high))

@@ -47,6 +47,9 @@ def test_every_exception_is_explained_in_the_data(rows: list[field.Comparison]) 
         "fs-57700282700",  # MedGemma 27B at 131,072
         "fs-57814046151",  # MedGemma 27B in fp8, two batches in flight
         "fs-67319049985",  # EXAONE 4, 10.28x
+        "fs-63396953296",  # DeepSeek-V4-Flash in 0.23.0, 8.30x
+        "fs-60215495369",  # DeepSeek-V4-Flash in 0.22.1rc1, 9.76x
+        "vllm-44376",  # DeepSeek-V4-Flash in 0.22, refused: 13,528 tokens at most
         "fs-53530895476-gemma4",  # Gemma 4 26B, 33.42x
         "fs-53530895476-qwen122",  # Qwen3.5 122B, 11.79x
         "thor-qwen35-122b-mtp",  # with a multi-token-prediction layer, 6.42x
@@ -98,7 +101,7 @@ def test_every_report_has_a_source_and_no_model_is_both_named_and_inlined() -> N
         assert report.retrieved
         assert not (report.catalogue_id and report.config), report.id
         assert report.model_note or not report.config, report.id
-    assert len({report.id for report in field.reports()}) == len(field.reports()) == 157
+    assert len({report.id for report in field.reports()}) == len(field.reports()) == 159
 
 
 def test_every_identified_model_is_read() -> None:

@@ -13,6 +13,7 @@ from kvcore.engines.base import Common, split_layers
 from kvcore.engines.reserve import reserve
 from kvcore.engines.vllm import VLLM, VllmSettings
 from kvcore.engines.vllm.budget import pool
+from kvcore.engines.vllm.settings import release
 from kvcore.errors import EngineError
 from kvcore.hardware import accelerator
 from kvcore.model import model_from_config
@@ -148,6 +149,62 @@ def test_versions_print_different_lines() -> None:
     after = VLLM.capacity(gemma, VllmSettings(max_model_len=131_072, version="0.21.0"), 40 * 2**30)
     assert before.max_concurrency == after.max_concurrency
     assert before.kv_cache_size_tokens == before.blocks // 7 * 16 < after.kv_cache_size_tokens
+
+
+@pytest.mark.parametrize(
+    ("version", "lines", "flight", "null_blocks"),
+    [
+        ("0.25.0", 2, 8_192, 0),
+        ("0.26.0", 2, 16_384, 0),
+        ("0.27.1", 2, 16_384, 0),
+        ("0.28.0", 1, 16_384, 0),
+        ("0.29.0", 1, 16_384, 1),
+        ("v0.22.1rc1.dev134+g6ece3bb8bfdb", 2, 8_192, 0),
+    ],
+)
+def test_releases_differ_as_their_own_code_does(version: str, lines: int, flight: int, null_blocks: int) -> None:
+    """v1/kv_cache_interface.py and v1/core/kv_cache_utils.py of each release."""
+    gemma, wanted = model("google/gemma-3-27b-it"), VllmSettings(max_model_len=131_072, version=version)
+    assert wanted.in_flight_tokens == flight
+    made = VLLM.layout(gemma, wanted)
+    assert made.bytes_per_request is not None
+    assert made.bytes_per_block is not None
+    assert len(VLLM.capacity(gemma, wanted, 40 * 2**30).log_lines) == lines
+    barely = made.bytes_per_request + null_blocks * made.bytes_per_block
+    assert VLLM.capacity(gemma, wanted, barely).log_lines[0].startswith("GPU KV cache size")
+    assert VLLM.capacity(gemma, wanted, barely - 1).log_lines[0].startswith("To serve at least one request")
+
+
+@pytest.mark.parametrize(
+    ("version", "per_block", "blocks"),
+    [("0.22.1rc1", 1_051_776, 4_354), ("0.23.0", 1_039_680, 4_354), ("0.27.0", 1_002_240, 7_682)],
+)
+def test_older_releases_pad_the_pages_of_deepseek_v4(version: str, per_block: int, blocks: int) -> None:
+    """By hand, for 22 slots of 37,440 + 8,640 + 1,728 B; then 22, 21 and 20 slots; then 21, 21 and 20 pages."""
+    wanted = VllmSettings(max_model_len=256_000, kv_cache_dtype="fp8", tensor_parallel_size=8, version=version)
+    made = VLLM.layout(model("deepseek-ai/DeepSeek-V4-Flash"), wanted)
+    assert (made.bytes_per_block, made.blocks_per_request) == (per_block, blocks)
+
+
+def test_older_releases_count_fewer_blocks_than_a_request_of_deepseek_v4_reserves() -> None:
+    """vLLM 0.23.0 on 2 × H200 NVL: 32.08 GiB, 2,175,276 tokens, 8.30x (file 63396953296)."""
+    flash = model("deepseek-ai/DeepSeek-V4-Flash")
+    wanted = VllmSettings(max_model_len=262_144, kv_cache_dtype="fp8", tensor_parallel_size=2, version="0.23.0")
+    made = VLLM.capacity(flash, wanted, 33_134 * 1_039_680)
+    assert made.max_concurrency == Fraction(33_134, 3_993)
+    assert made.log_lines[0] == "GPU KV cache size: 2,175,276 tokens"
+
+
+def test_the_only_version_that_is_read_begins_with_two_numbers() -> None:
+    for wrong in ("1.5K", "5.1e", "0.", "1", "v.1", "0.33.0\n", ""):
+        with pytest.raises(EngineError, match="is not a version such as 0.33.0"):
+            release(wrong)
+    assert [release(right) for right in ("0.9", "v0.23.1rc1", "0.8.5.post1", "1.5-K")] == [
+        (0, 9),
+        (0, 23),
+        (0, 8),
+        (1, 5),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 from kvcore.engines.base import Capacity, Common, Engine, Layout
 from kvcore.engines.logs.reading import LogReading, read_log
 from kvcore.engines.logs.values import Amount, Decimals
+from kvcore.engines.vllm.settings import ALL_GROUPS_LOGGED, release
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 
@@ -71,11 +72,10 @@ def interval(chosen: Engine, model: Model, settings: Any, memory: Amount) -> tup
 
 
 def is_old(version: str | None) -> bool:
-    """Whether a vLLM of this version counts one group in its token line and one batch in flight: before 0.21."""
-    parts = (version or "").removeprefix("v").split(".")
+    """Whether a vLLM of this version counts one group in its token line."""
     try:
-        return (int(parts[0]), int(parts[1])) < (0, 21)
-    except (ValueError, IndexError):
+        return version is not None and release(version) < ALL_GROUPS_LOGGED
+    except EngineError:
         return False
 
 
@@ -148,7 +148,7 @@ def _candidates(facts: Mapping[str, Any], version: str | None, reading: LogReadi
         "max_num_batched_tokens": get("max_num_batched_tokens"),
         "no_prefix_caching": True if get("enable_prefix_caching") is False or _whole_requests(facts) else None,
         "disable_hybrid_kv_cache_manager": get("disable_hybrid_kv_cache_manager"),
-        "no_async_scheduling": True if is_old(version) or get("async_scheduling") == "disabled" else None,
+        "no_async_scheduling": True if get("async_scheduling") == "disabled" else None,
         "num_gpu_blocks_override": get("blocks_override"), "mtp_layers": get("mtp_layers"),
         "num_speculative_tokens": get("num_speculative_tokens"),
         "max_total_tokens": get("kv_cache_size_tokens") or get("max_total_num_tokens"),

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from kvcore.engines.logs.predict import Prediction, is_old
 from kvcore.engines.logs.reading import LogReading
+from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
+from kvcore.engines.vllm.settings import release
 from kvcore.model.memories import Attention, Indexer, Latent
 
 
@@ -40,7 +42,7 @@ def _vllm(reading: LogReading, prediction: Prediction) -> Iterator[str]:
     if len(groups) > 1 and "kv_cache_size_tokens" in reading.facts:
         yield _meaning(layout.engine_version, len(groups))
     yield from _ranks(reading, prediction)
-    if (graph := reading.amount("graph_estimate")) and not is_old(layout.engine_version):
+    if (graph := reading.amount("graph_estimate")) and release(layout.engine_version) >= GRAPHS_DEDUCTED:
         yield f"The estimated CUDA-graph pool of {graph.text} was taken off before the cache was sized."
 
 

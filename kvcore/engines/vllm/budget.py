@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from kvcore.engines.vllm.flags import check_version
+from kvcore.engines.vllm.settings import release
 from kvcore.errors import EngineError
 from kvcore.size import Term
 
@@ -45,8 +46,7 @@ def pool(
     if not 0 < utilization <= 1:
         raise EngineError(f"vllm: gpu_memory_utilization {utilization} is not within 0 … 1")
     share = ceil(total_bytes * utilization)
-    major, minor = (int(part) for part in check_version(version).split(".")[:2])
-    graphs = cuda_graph_bytes if (major, minor) >= GRAPHS_DEDUCTED else 0
+    graphs = cuda_graph_bytes if release(check_version(version)) >= GRAPHS_DEDUCTED else 0
     left = share - weights_bytes - non_torch_bytes - activation_peak_bytes - graphs
     terms = [
         Term(name="share of the device", formula=f"{total_bytes:,} B × {utilization:g}", value=share, unit="B"),

@@ -10,8 +10,16 @@ from typing import Any
 from kvcore.engines.base import Capacity, Common, Group, Layout, split_layers
 from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
-from kvcore.engines.vllm.packed import is_packed, packed_groups
-from kvcore.engines.vllm.settings import VERSION, VllmSettings
+from kvcore.engines.vllm.packed import counted_blocks, is_packed, is_slotted, packed_groups, slotted_bytes
+from kvcore.engines.vllm.settings import (
+    ALL_GROUPS_LOGGED,
+    CPU_NAMED,
+    NULL_BLOCK_LEFT_OUT,
+    ONE_LINE_LOGGED,
+    VERSION,
+    VllmSettings,
+    release,
+)
 from kvcore.engines.vllm.specs import block_size, layer_specs, resolve_format, spared_layers
 from kvcore.errors import EngineError
 from kvcore.model.memories import Latent
@@ -54,7 +62,7 @@ class Vllm:
             blocks_per_request=blocks,
             bytes_per_request=per_block * blocks,
             groups=shown,
-            terms=_layout_terms(shown, per_block, blocks),
+            terms=_layout_terms(shown, per_block, blocks, _held(model, settings)),
             notes=_notes(model, settings, groups),
         )
 
@@ -73,12 +81,14 @@ class Vllm:
     ) -> tuple[int, ...]:
         """Bytes of one block on each pipeline stage: the widest group's pages of the layers that the stage has."""
         first, result = 0, []
+        slotted = is_slotted(settings) and is_packed(model)
         sizes = list(split_layers(len(model.layers), settings.pipeline_parallel_size))
         # The head that speculates sits behind the last stage's layers.
         sizes[-1] += settings.mtp_layers
         for size in sizes:
             layers = range(first, first + size)
-            result.append(max((group.bytes_on(layers) for group in groups), default=0))
+            densely = max((group.bytes_on(layers) for group in groups), default=0)
+            result.append(slotted_bytes(groups, layers, settings) if slotted else densely)
             first += size
         return tuple(result)
 
@@ -92,28 +102,40 @@ class Vllm:
             blocks = settings.num_gpu_blocks_override
             kv_bytes = blocks * layout.bytes_per_block
         needed = layout.blocks_per_request or 1
+        if is_slotted(settings) and is_packed(model):
+            needed = counted_blocks(self.plan(model, settings)[0], settings)
         concurrency = Fraction(blocks, needed)
         tokens = int(concurrency * settings.max_model_len)
-        if _is_old(settings.version):
+        if self.counts_one_group(settings):
             # Until 0.20 the line counted the tokens of one group's share of the blocks.
             tokens = blocks // max(1, len(layout.groups)) * (layout.block_size or 1)
-        # One block is never handed out (the null block), so the check is against one less.
-        short = layout.bytes_per_request - (kv_bytes - layout.bytes_per_block)
+        usable = self._usable(layout, settings, kv_bytes)
+        short = layout.bytes_per_request - usable
         lines = _log_lines(tokens, concurrency, settings)
         if short > 0:
-            lines = (self._refusal(model, settings, layout, kv_bytes - layout.bytes_per_block),)
+            lines = (self._refusal(model, settings, layout, usable),)
         return Capacity(
             kv_bytes=kv_bytes,
             kv_cache_size_tokens=tokens,
             max_concurrency=concurrency,
             blocks=blocks,
             log_lines=lines,
-            terms=_capacity_terms(layout, kv_bytes, blocks, concurrency, tokens, short),
+            terms=_capacity_terms(layout, kv_bytes, blocks, needed, tokens, short),
         )
 
     def counts_one_group(self, settings: VllmSettings) -> bool:
         """Whether the size that this version logs is that of one group's share of the blocks."""
-        return _is_old(settings.version)
+        return release(settings.version) < ALL_GROUPS_LOGGED
+
+    def _usable(self, layout: Layout, settings: VllmSettings, kv_bytes: int) -> int:
+        """What one request is checked against at the start."""
+        if release(settings.version) < NULL_BLOCK_LEFT_OUT:
+            return kv_bytes
+        return kv_bytes - (layout.bytes_per_block or 0)
+
+    def estimated_length(self, model: Model, settings: VllmSettings, kv_bytes: int) -> int:
+        """The max_model_len that vLLM proposes where `kv_bytes` are too few for the one set; 0 when none fits."""
+        return self.longest(model, settings, self._usable(self.layout(model, settings), settings, kv_bytes))
 
     def longest(self, model: Model, settings: VllmSettings, usable_bytes: int) -> int:
         """The longest max_model_len, up to the one set, whose request fits in `usable_bytes`; 0 when none does."""
@@ -171,15 +193,6 @@ def _adjusted(model: Model, settings: VllmSettings) -> VllmSettings:
     return settings
 
 
-def _is_old(version: str) -> bool:
-    """Versions whose "KV cache size" line counted one group: before 0.21."""
-    parts = version.split(".")
-    try:
-        return (int(parts[0]), int(parts[1])) < (0, 21)
-    except (ValueError, IndexError):
-        raise EngineError(f"vllm: {version[:20]!r} is not a version such as {VERSION}") from None
-
-
 def _group(group: BlockGroup, settings: VllmSettings) -> Group:
     first = group.parts[0][0]
     kinds = dict.fromkeys(spec.kind for spec, _ in group.parts)
@@ -192,7 +205,14 @@ def _group(group: BlockGroup, settings: VllmSettings) -> Group:
     )
 
 
-def _layout_terms(groups: tuple[Group, ...], per_block: int, blocks: int) -> tuple[Term, ...]:
+def _held(model: Model, settings: VllmSettings) -> str:
+    """What one block of the pool holds, in words."""
+    if not (is_packed(model) and is_slotted(settings)):
+        return "the widest group's pages"
+    return "a slot of its size for every page that a group may bring"
+
+
+def _layout_terms(groups: tuple[Group, ...], per_block: int, blocks: int, held: str) -> tuple[Term, ...]:
     terms = [
         Term(
             name=f"{group.kind} group of {group.layers} layers",
@@ -205,7 +225,7 @@ def _layout_terms(groups: tuple[Group, ...], per_block: int, blocks: int) -> tup
     terms.append(
         Term(
             name="one block of the pool",
-            formula=f"the widest group's pages = {per_block:,} B",
+            formula=f"{held} = {per_block:,} B",
             value=per_block,
             unit="B",
         )
@@ -222,9 +242,10 @@ def _layout_terms(groups: tuple[Group, ...], per_block: int, blocks: int) -> tup
 
 
 def _capacity_terms(
-    layout: Layout, kv_bytes: int, blocks: int, concurrency: Fraction, tokens: int, short: int
+    layout: Layout, kv_bytes: int, blocks: int, needed: int, tokens: int, short: int
 ) -> tuple[Term, ...]:
-    needed = layout.blocks_per_request or 1
+    concurrency = Fraction(blocks, needed)
+    counted = "" if needed == layout.blocks_per_request else " as this line counts them"
     terms = [
         Term(
             name="blocks",
@@ -234,7 +255,7 @@ def _capacity_terms(
         ),
         Term(
             name="maximum concurrency",
-            formula=f"{blocks:,} / {needed:,} blocks a request = {float(concurrency):.4f}",
+            formula=f"{blocks:,} / {needed:,} blocks a request{counted} = {float(concurrency):.4f}",
             value=float(concurrency),
             unit="requests",
         ),
@@ -246,10 +267,11 @@ def _capacity_terms(
 
 
 def _log_lines(tokens: int, concurrency: Fraction, settings: VllmSettings) -> tuple[str, ...]:
-    device = "CPU" if settings.is_cpu else "GPU"
+    version = release(settings.version)
+    device = "CPU" if settings.is_cpu and version >= CPU_NAMED else "GPU"
     size = f"{device} KV cache size: {tokens:,} tokens"
     most = f"Maximum concurrency for {settings.max_model_len:,} tokens per request: {float(concurrency):.2f}x"
-    return (size, most) if _is_old(settings.version) else (f"{size}, {most}",)
+    return (f"{size}, {most}",) if version >= ONE_LINE_LOGGED else (size, most)
 
 
 def _notes(model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...]) -> tuple[str, ...]:

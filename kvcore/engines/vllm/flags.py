@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from kvcore.engines.base import Common, Option
-from kvcore.engines.vllm.settings import VERSION, VllmSettings
+from kvcore.engines.vllm.settings import VERSION, VllmSettings, release
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 
@@ -72,10 +71,7 @@ def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> Vl
 
 def check_version(version: str) -> str:
     """The same version; EngineError when it is not one, or older than the rules that are followed."""
-    found = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:[.\w+-]{0,40})?", version)
-    if not found:
-        raise EngineError(f"vllm: {version[:20]!r} is not a version such as {VERSION}")
-    if (int(found[1]), int(found[2])) < _OLDEST:
+    if release(version) < _OLDEST:
         raise EngineError(f"vllm: the rules of {version} are not followed; 0.4 and newer are")
     return version.removeprefix("v")
 

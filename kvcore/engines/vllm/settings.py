@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from kvcore.engines.base import check_whole
@@ -10,11 +12,31 @@ from kvcore.errors import EngineError
 from kvcore.units import GIB, MAX_TOKENS, check_tokens
 
 VERSION = "0.33.0"
+# What changed between releases, read in each release's own v1/kv_cache_interface.py and v1/core/kv_cache_utils.py: the
+# line "GPU KV cache size" counts all groups, DeepSeek-V4's pages get slots of their size and later none at all, windows
+# hold what all batches in flight may bring and not one batch, size and concurrency share a line, the check at the start
+# leaves out the block that is never handed out (the null block), a CPU is called one.
+ALL_GROUPS_LOGGED = (0, 21)
+SLOTS_BY_SIZE = (0, 23)
+ALL_BATCHES_HELD = (0, 26)
+PACKED_DENSELY = (0, 27)
+ONE_LINE_LOGGED = (0, 28)
+NULL_BLOCK_LEFT_OUT = (0, 29)
+CPU_NAMED = (0, 30)
 _BOUNDS = {
     "tensor_parallel_size": (1, 4096), "pipeline_parallel_size": (1, 4096), "decode_context_parallel_size": (1, 4096),
     "block_size": (1, 65_536), "max_num_batched_tokens": (1, MAX_TOKENS), "num_speculative_tokens": (0, 1024),
     "mtp_layers": (0, 256), "num_gpu_blocks_override": (1, MAX_TOKENS),
 }  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def release(version: str) -> tuple[int, int]:
+    """The first two numbers of a version such as 0.33.0, v0.23.1rc1 or 0.9; EngineError for anything else."""
+    found = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:(?:[.+-]|rc|dev|post|a\d|b\d)[.\w+-]{0,40})?", version)
+    if not found:
+        raise EngineError(f"vllm: {version[:20]!r} is not a version such as {VERSION}")
+    return int(found[1]), int(found[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +98,11 @@ class VllmSettings:
 
     @property
     def in_flight_tokens(self) -> int:
-        """Tokens that may be scheduled before a window's blocks are freed: batches in flight × batched tokens."""
-        if self.is_cpu:
+        """Tokens that may be scheduled before a window's blocks are freed: batches in flight × batched tokens.
+
+        Before 0.26 vLLM counted one batch, however many were in flight.
+        """
+        if self.is_cpu or release(self.version) < ALL_BATCHES_HELD:
             return self.batched_tokens
         batches = self.pipeline_parallel_size + (1 if self.async_scheduling else 0)
         return batches * self.batched_tokens

@@ -9,7 +9,7 @@ from functools import lru_cache
 from kvcore.engines.base import Layout
 from kvcore.engines.vllm.engine import VLLM
 from kvcore.engines.vllm.groups import BlockGroup
-from kvcore.engines.vllm.settings import VllmSettings
+from kvcore.engines.vllm.settings import VllmSettings, release
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
@@ -29,8 +29,7 @@ _ONE_DEFAULT_BEFORE = (0, 9)
 def default_max_num_seqs(settings: VllmSettings) -> int:
     """max_num_seqs where nobody says: by the GPU, and no more than max_num_batched_tokens."""
     large = settings.gpu_bytes >= 160 * GIB or (settings.gpu_bytes >= 70 * GIB and not settings.few_batched_tokens)
-    version = tuple(int(part) for part in settings.version.split(".")[:2])
-    many = MANY_SEQS if large and version >= _ONE_DEFAULT_BEFORE else FEW_SEQS
+    many = MANY_SEQS if large and release(settings.version) >= _ONE_DEFAULT_BEFORE else FEW_SEQS
     return min(many, settings.batched_tokens)
 
 
