@@ -67,6 +67,7 @@ def ladder_as_dict(found: Ladder) -> dict[str, Any]:
                 "kv_dtype": rung.kv.name,
                 "resident_bytes": rung.resident_bytes,
                 "bytes_per_token": rung.bytes_per_token,
+                "next_token_bytes": rung.next_token_bytes,
                 "state_bytes": rung.state_bytes,
                 "factor_mha": None if rung.factor_mha is None else float(rung.factor_mha),
                 "factor_shipped": None if rung.factor_shipped is None else float(rung.factor_shipped),

@@ -29,7 +29,8 @@ MAX_DESIGNS = 24
 class Rung:
     """One design of a model: its Model and cache format, and its bytes for the whole batch.
 
-    `bytes_per_token` is what one more token adds while nothing is full, to one request. `factor_mha` and
+    `bytes_per_token` is what one more token adds while nothing is full, to one request; `next_token_bytes` is what
+    the next one adds at the ladder's length, less where windows are full. `factor_mha` and
     `factor_shipped` say how many times more full multi-head attention and the model as it ships hold at this length;
     None where there is nothing to divide by.
     """
@@ -40,9 +41,15 @@ class Rung:
     shipped: bool
     resident_bytes: int
     bytes_per_token: int
+    next_token_bytes: int
     state_bytes: int
     factor_mha: Fraction | None
     factor_shipped: Fraction | None
+
+    @property
+    def own_format(self) -> bool:
+        """Whether it is stored in the format that the model keeps its cache in when none is asked for."""
+        return self.kv.name == self.model.resolve_format("auto").name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,11 @@ class Ladder:
     mha_bytes: int | None
     mha_format: str
     same: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def stored_as_shipped(self) -> bool:
+        """Whether the format that was asked for is the model's own, so that `shipped` is it in all respects."""
+        return self.shipped.own_format
 
     @property
     def shipped(self) -> Rung:
@@ -127,6 +139,7 @@ def ladder(
             shipped=not rungs,
             resident_bytes=held,
             bytes_per_token=bytes_per_token(made, 0, stored),
+            next_token_bytes=bytes_per_token(made, tokens, stored),
             state_bytes=state_bytes(made, stored, batch, source_tokens),
             factor_mha=Fraction(mha, held) if mha and held else None,
             factor_shipped=Fraction(shipped, held) if shipped and held else None,

@@ -7,6 +7,7 @@ import streamlit as st
 from pages.ui import (
     cards,
     notices,
+    plan_said,
     shell,
     state,
     theme,
@@ -29,7 +30,8 @@ found = variant_facts.facts(shown, scenario, place)
 mine = found[rung.design]
 lesson = variant_lessons.shown(scenario, options)
 
-st.title(words.title(plain(chosen.name), shown, rung), anchor=False)
+st.title(words.title(plain(chosen.name), shown, rung), anchor=plan_said.ANSWER)
+plan_said.tell(words.answer(chosen.name, rung, scenario.batch))
 st.caption(words.scenario_line(shown, scenario, rung))
 lesson_notice = notices.place("lesson")
 if lesson is not None:

@@ -44,6 +44,8 @@ class Facts:
     together: Bound | None
     room: Room | None
     engines: tuple[str, ...]
+    engines_lack: str
+    """Why there is no engine, in words; empty where there is one."""
 
 
 def server(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> Server:
@@ -61,6 +63,7 @@ def facts(shown: Ladder, scenario: Scenario, place: Server) -> dict[str, Facts]:
         # What each GPU has to read: a latent is on all of them, heads and weights are split.
         share = decode_cache_work(on_rank(rung.model, place.count), tokens, rung.kv, source)
         weights = weight_work(rung.model, 1, place.weights)
+        engines = stored_by(rung.model, rung.kv.name, place.gpu)
         found[rung.design] = Facts(
             rung=rung,
             work=decode_cache_work(rung.model, tokens, rung.kv, source),
@@ -72,9 +75,21 @@ def facts(shown: Ladder, scenario: Scenario, place: Server) -> dict[str, Facts]:
                 rung.model, scenario.tokens, rung.kv, place.gpu, place.count, weights=place.weights,
                 source_tokens=scenario.source or None,
             ),
-            engines=stored_by(rung.model, rung.kv.name, place.gpu),
+            engines=engines,
+            engines_lack="" if engines else _lack(rung, place.gpu),
         )  # fmt: skip
     return found
+
+
+def _lack(rung: Rung, gpu: Accelerator) -> str:
+    """What no engine does: store the format on this accelerator, store it at all, or lay out such layers."""
+    if not any(memory.kind != "none" for memory, _ in rung.model.kept):
+        return "it keeps no cache"
+    if stored_by(rung.model, rung.kv.name):
+        return f"no engine here stores {rung.kv.name} on {gpu.name}"
+    if not rung.own_format and stored_by(rung.model, "auto"):
+        return f"no engine here stores this cache in {rung.kv.name}"
+    return "no engine here lays out such layers"
 
 
 def _split(work: Work, ranks: int) -> Work:

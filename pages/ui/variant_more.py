@@ -15,9 +15,10 @@ from kvcore.hardware import capacity_lines
 from kvcore.ladder import SHIPPED, Ladder, Rung
 from kvcore.levers import CHECK_LABELS, Lever, QualityResult, lever, lever_of, levers, results
 from kvcore.scenario import DEFAULT_MODEL, MAX_COMPARED, Scenario
+from kvcore.size import bytes_per_token
 from kvcore.units import format_bytes
 from kvcore.variant_options import TRENDS, VariantOptions
-from pages.ui import html_table, models, state, theme, variant_lessons
+from pages.ui import html_table, models, plan_said, state, theme, variant_lessons
 from pages.ui import variant_words as words
 from pages.ui.charts import Line, growth_chart
 from pages.ui.models import Chosen, Refusal
@@ -188,8 +189,8 @@ def against(chosen: Chosen, scenario: Scenario, options: VariantOptions, colours
     if drawn is not None:
         figure, alt = drawn
         st.plotly_chart(figure, theme=None, config=theme.chart_config("kv-cache-against"), alt=alt, key="against_chart")
-    cells = [_against_row(chosen.name, found[0][1][0], found[0][2], mine=True)]
-    cells += [_against_row(line.name, line.kv, one, mine=False) for _, (_, line), one in found]
+    cells = [_against_row(lines[0], found[0][2], mine=True)]
+    cells += [_against_row(line, one, mine=False) for _, (_, line), one in found]
     columns = (("model", "w"), ("cache", ""), ("a token", "n"), ("at length", "n"), ("against it", "n"))
     st.html(html_table.table(f"At {scenario.tokens:,} tokens, one request", columns, cells, chosen=0))
 
@@ -217,14 +218,16 @@ def _comparisons(
     return found
 
 
-def _against_row(name: str, kv: KVFormat, one: Comparison, mine: bool) -> list[str | tuple[str, str]]:
+def _against_row(line: Line, one: Comparison, mine: bool) -> list[str | tuple[str, str]]:
     per_token = one.per_token_a if mine else one.per_token_b
+    here = bytes_per_token(line.model, one.tokens, line.kv)
+    then = "" if here >= per_token else f"no window full; {format_bytes(here)} here"
     held = one.resident_a if mine else one.resident_b
     factor = Fraction(one.resident_b, one.resident_a) if one.resident_a and one.resident_b else None
     return [
-        name,
-        kv.name,
-        format_bytes(float(per_token)),
+        line.name,
+        line.kv.name,
+        (format_bytes(float(per_token)), then),
         format_bytes(held),
         "–" if mine else words.times(factor, "×"),
     ]
@@ -267,6 +270,13 @@ def trend(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> None:
     )  # fmt: skip
 
 
+def _show(name: str) -> None:
+    """Go to a lesson's view, and say so over the page: its answer stands far above the button."""
+    lesson = variant_lessons.LESSONS[name]
+    state.show(lesson.scenario, lesson.options)
+    plan_said.note(lesson.title)
+
+
 def lessons() -> None:
     """The named lessons, one click each."""
     st.subheader("Lessons", anchor=False)
@@ -278,5 +288,5 @@ def lessons() -> None:
                 st.markdown(f"**{lesson.title}**\n\n{variant_lessons.sentence(name)}")
                 st.button(
                     f"Show: {lesson.title}", key=f"lesson_{name}", type="tertiary", icon=":material/school:",
-                    on_click=state.show, args=(lesson.scenario, lesson.options),
+                    on_click=_show, args=(name,),
                 )  # fmt: skip

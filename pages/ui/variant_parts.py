@@ -6,7 +6,7 @@ import streamlit as st
 
 from kvcore.errors import KVCoreError
 from kvcore.hardware import CapacityLine
-from kvcore.ladder import Ladder, Rung, ladder
+from kvcore.ladder import SHIPPED, Ladder, Rung, ladder
 from kvcore.plan.room import Room, room
 from kvcore.scenario import Scenario
 from kvcore.timing import Bound
@@ -28,10 +28,13 @@ from pages.ui.words import plural
 def rungs(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> tuple[Ladder, Rung]:
     """The ladder and the rung that is shown closely: the shipped model where that design cannot be built."""
     designs = options.designs if options.design in options.designs else (*options.designs, options.design)
+    own = chosen.model.resolve_format("auto").name
 
     def built(kv_dtype: str) -> Ladder:
+        # In another format the model as it really ships is one of the rows too.
+        really = () if chosen.model.resolve_format(kv_dtype).name == own else (f"{SHIPPED}@{own}",)
         return ladder(
-            chosen.model, designs, tokens=scenario.tokens, kv_dtype=kv_dtype, batch=scenario.batch,
+            chosen.model, (*really, *designs), tokens=scenario.tokens, kv_dtype=kv_dtype, batch=scenario.batch,
             source_tokens=scenario.source or None,
         )  # fmt: skip
 
@@ -60,8 +63,8 @@ def big_numbers(mine: Facts, shown: Ladder, scenario: Scenario, place: Server) -
         ),
         Card(
             label="Per token",
-            value=format_bytes(rung.bytes_per_token),
-            line="while no window is full" if _bends(rung) else "what one more token adds",
+            value=format_bytes(rung.next_token_bytes),
+            line=words.per_token_line(rung),
         ),
         Card(
             label="Against MHA",
@@ -88,25 +91,24 @@ def _no_factor(shown: Ladder) -> str:
     return "it has no heads to compare with" if shown.shipped.model.kept else "it keeps no cache"
 
 
-def _bends(rung: Rung) -> bool:
-    return any(memory.growth(rung.kv).max_entries is not None for memory, _ in rung.model.kept)
-
-
 def ladder_and_diagram(shown: Ladder, chosen: Rung, scenario: Scenario, colours: theme.Palette) -> None:
     """The bars, and beside them the heads of the design that is shown."""
     bars, heads = st.columns([11, 9], gap="large")
     with bars:
         st.subheader(words.ladder_title(shown, scenario), anchor=False)
+        scale = "Logarithmic scale. " if variant_charts.is_logarithmic(shown.rungs) else ""
+        mha = f"against MHA in {shown.mha_format} · " if shown.mha_bytes is not None else ""
+        # Above the bars, which are higher than a window: what stands beside them is read with the first.
+        st.caption(
+            f"{scale}Resident bytes, cache only. Beside each bar: {mha}against {words.yardstick(shown)} "
+            "(÷ less, × more, 1× the same)."
+        )
         figure, alt = variant_charts.ladder_chart(shown.rungs, chosen, colours)
         st.plotly_chart(figure, theme=None, config=theme.chart_config("kv-cache-variants"), alt=alt, key="ladder_chart")
-        scale = "Logarithmic scale. " if variant_charts.is_logarithmic(shown.rungs) else ""
-        mha = f" Beside each bar: against MHA in {shown.mha_format} · against the model as shipped."
-        mha = mha if shown.mha_bytes is not None else " Beside each bar: against the model as shipped."
-        st.caption(f"{scale}Resident bytes, cache only.{mha}")
     with heads, st.container(key="heads", gap="xsmall"):
-        what = (
-            words.shipped_words(chosen.model) + ", as shipped" if chosen.shipped else words.design_words(chosen.design)
-        )
+        what = words.label(chosen)
+        if chosen.shipped and chosen.own_format:
+            what = f"{words.shipped_words(chosen.model)}, as shipped"
         st.subheader(f"Who reads what: {what}", anchor=False)
         st.html(diagram(chosen.model, colours, chosen.kv, scenario.source or None))
 
@@ -145,8 +147,9 @@ def _free_line(space: Room, place: Server) -> CapacityLine:
     )
 
 
+_AGAINST = "vs shipped"
 _GAINS = (
-    ("variant", "w"), ("holds", "n"), ("vs MHA", "n"), ("vs shipped", "n"), ("a GPU reads", "n"), ("tokens/s", "n"),
+    ("variant", "w"), ("holds", "n"), ("vs MHA", "n"), (_AGAINST, "n"), ("a GPU reads", "n"), ("tokens/s", "n"),
     ("requests", "n"), ("engines", "w"),
 )  # fmt: skip
 
@@ -155,7 +158,9 @@ def gains(found: dict[str, Facts], shown: Ladder, chosen: Rung, scenario: Scenar
     """The table of what each rung buys in numbers."""
     cells = [_gain(one) for one in found.values()]
     at = list(found).index(chosen.design)
-    st.html(html_table.table("What each variant buys, in numbers", _GAINS, cells, chosen=at))
+    against = _AGAINST if shown.stored_as_shipped else f"vs {words.yardstick(shown)}"
+    columns = [(against if name == _AGAINST else name, kind) for name, kind in _GAINS]
+    st.html(html_table.table("What each variant buys, in numbers", columns, cells, chosen=at))
     st.caption(
         f"holds: {plural(scenario.tokens, 'token')} × {scenario.batch:,}. {words.reads_line(place.name, place.count)} "
         f"tokens/s: a bound for one request on {place.name}. requests: of this length at once, beside the weights. "
@@ -170,11 +175,11 @@ def _gain(one: Facts) -> list[str | tuple[str, str]]:
         (words.label(rung), words.keeps(rung.model)),
         format_bytes(rung.resident_bytes),
         words.times(rung.factor_mha),
-        "shipped" if rung.shipped else words.times(rung.factor_shipped),
+        ("shipped" if rung.own_format else "itself") if rung.shipped else words.times(rung.factor_shipped),
         format_bytes(one.share.work.read_bytes),
         (_per_second(one.together), f"cache alone {alone}") if one.together else alone,
         words.room_words(one.room),
-        ", ".join(engine_words.ENGINES[name] for name in one.engines) or "none of ours",
+        ", ".join(engine_words.ENGINES[name] for name in one.engines) or f"none: {one.engines_lack}",
     ]
 
 
@@ -194,6 +199,7 @@ def gain_rows(found: dict[str, Facts], scenario: Scenario) -> list[dict[str, obj
             "requests": scenario.batch,
             "resident, bytes": one.rung.resident_bytes,
             "bytes a token while nothing is full": one.rung.bytes_per_token,
+            "bytes that the next token adds": one.rung.next_token_bytes,
             "states and sources, bytes": one.rung.state_bytes,
             "factor against MHA": None if one.rung.factor_mha is None else float(one.rung.factor_mha),
             "factor against shipped": None if one.rung.factor_shipped is None else float(one.rung.factor_shipped),

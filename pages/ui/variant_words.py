@@ -20,6 +20,9 @@ STATE_NAMES = {"mamba2": "Mamba-2", "gdn": "gated delta net", "kda": "KDA", "lin
 def design_words(design: str) -> str:
     """A design in a few words, whatever the model: `MQA`, `MLA 512 + 64`, `window 1,024, 1 in 6 full`, `as shipped`."""
     name, _, stored = design.partition("@")
+    if stored and name == SHIPPED:
+        # What ships has a format of its own, which may be another one.
+        return f"this design in {stored}"
     return f"{_variant_words(name)} in {stored}" if stored else _variant_words(name)
 
 
@@ -45,6 +48,8 @@ def _variant_words(name: str) -> str:
 def short(rung: Rung) -> str:
     """A name for the end of a line, where there is little room: `window 4K`, `hybrid 1/4`."""
     name = rung.design.partition("@")[0]
+    if name == SHIPPED and not rung.own_format:
+        return f"in {rung.kv.name}"
     kind, _, argument = name.partition(":")
     first, _, second = argument.replace("/", ":").partition(":")
     stored = f" {rung.kv.name}" if "@" in rung.design else ""
@@ -72,8 +77,28 @@ def shipped_words(model: Model) -> str:
 
 
 def label(rung: Rung) -> str:
-    """A rung's name on charts and tables; the model as it ships is marked."""
-    return f"{shipped_words(rung.model)} (shipped)" if rung.shipped else design_words(rung.design)
+    """A rung's name on charts and tables; the model as it ships, in its own format, is marked."""
+    stored = "@" in rung.design
+    if rung.design.partition("@")[0] != SHIPPED:
+        return design_words(rung.design)
+    if rung.own_format:
+        return f"{shipped_words(rung.model)}{f' in {rung.kv.name}' if stored else ''} (shipped)"
+    return design_words(f"{SHIPPED}@{rung.kv.name}")
+
+
+def yardstick(rungs: Ladder) -> str:
+    """What the second factor compares with: the model as it ships, or its design in the format that was asked for."""
+    return "the model as shipped" if rungs.stored_as_shipped else label(rungs.shipped)
+
+
+def per_token_line(rung: Rung) -> str:
+    """What the figure is that one more token adds, and the other one where windows are full by then."""
+    now, first = rung.next_token_bytes, rung.bytes_per_token
+    if now != first:
+        return f"what the next token adds here; {format_bytes(first)} while no window is full"
+    if any(memory.growth(rung.kv).max_entries is not None for memory, _ in rung.model.kept):
+        return "what the next token adds; no window is full yet"
+    return "what one more token adds"
 
 
 def kinds_of(model: Model) -> tuple[str, ...]:
@@ -143,6 +168,11 @@ def title(name: str, rungs: Ladder, chosen: Rung) -> str:
     held = f"**{format_bytes(chosen.resident_bytes)}**"
     shipped = rungs.shipped.resident_bytes
     if not chosen.shipped:
+        if chosen.own_format and chosen.design.startswith(SHIPPED) and chosen.factor_shipped:
+            than = f"{factor_words(chosen.factor_shipped)} than in {rungs.shipped.kv.name}".replace(
+                "much than", "much as"
+            )
+            return f"{name} as it ships, in {chosen.kv.name}, remembers **{than}**: {held}"
         if chosen.factor_shipped is None:
             return f"{name} {_built(chosen)} would hold {held} instead of {format_bytes(shipped)}"
         if chosen.factor_shipped == 1:
@@ -163,6 +193,13 @@ def title(name: str, rungs: Ladder, chosen: Rung) -> str:
         f"{_because(chosen.model)} {name} remembers **{factor_words(chosen.factor_mha)}** than with full multi-head "
         f"attention: {held}"
     )
+
+
+def answer(name: str, rung: Rung, batch: int) -> str:
+    """The answer in a few words, for a message over the page: `Gemma 3 27B: 10.41 GiB, ÷6 against MHA`."""
+    factor = "" if rung.factor_mha in (None, 1) else f", {times(rung.factor_mha)} against MHA"
+    how = "" if rung.shipped else f" {_built(rung)}"
+    return f"{name}{how}: {format_bytes(rung.resident_bytes)}{f' for {batch:,}' if batch > 1 else ''}{factor}"
 
 
 def _built(rung: Rung) -> str:

@@ -28,13 +28,13 @@ CHARTS = ("ladder_chart", "curves", "against_chart", "trend_chart")
 #   latent        61 × (512 + 64) × 2 B = 70,272 B = 68.625 KiB; Llama 3.3 70B 80 × 8 × 256 × 2 B = 320 KiB: 4.66 times
 #   latent-6-bit  60 × 576 × 6/8 B = 25,920 B against 95 × 8 × 256 × 2 B = 389,120 B of DeepSeek 67B: 93.34% less
 #   kimi-k2       61 × 576 × 2 B, as DeepSeek-V3; × 131,072 = 8.58 GiB
-#   window        32 × 8 × 256 × 2 B = 128 KiB; × the 4,096 tokens of its window
+#   window        32 × 8 × 256 × 2 B = 128 KiB; × the 4,096 tokens of its window, which is full: one more adds nothing
 #   7b-growth     the same 128 KiB; × 65,536
 #   qwen3-next    12 × 2 × 512 × 2 B = 24 KiB; × 32,768 = 768 MiB; 36 states of 32 × 128 × 128 × 2 B = 1 MiB and of
 #                 8,192 × 3 × 2 B = 48 KiB: 37.6875 MiB
 #   nemotron-h    10 × 8 × 256 × 2 B = 40 KiB; × 131,072 = 5 GiB; 54 states of 256 × 64 × 256 × 4 B = 16 MiB and of
 #                 (16,384 + 2 × 8 × 256) × 3 × 2 B = 120 KiB: 870.33 MiB
-#   gemma-3       16 × 256 × 2 B = 8 KiB a layer; × 10 layers × 131,072 = 10 GiB, × 52 layers × 1,024 = 416 MiB
+#   gemma-3       16 × 256 × 2 B = 8 KiB a layer; × 10 layers = 80 KiB a token, × 131,072 = 10 GiB, × 52 layers × 1,024 = 416 MiB
 Figures = tuple[tuple[str | None, str | None, str | None], tuple[str, ...], str]
 FIGURES: dict[str, Figures] = {
     "mha-70b": (("320 GiB", "2.5 MiB", "the same"), ("2.5 MiB", "320 GiB", "As it ships it takes 40 GiB"), ""),
@@ -43,11 +43,11 @@ FIGURES: dict[str, Figures] = {
     "latent": ((None, "68.62 KiB", None), ("70,272 bytes a token",), "4.7× less"),
     "latent-6-bit": ((None, "25.31 KiB", None), ("93.3%",), ""),
     "kimi-k2": (("8.58 GiB", "68.62 KiB", None), ("70,272 bytes a token",), ""),
-    "window": (("512 MiB", "128 KiB", None), ("512 MiB there and still 512 MiB at 32K",), ""),
+    "window": (("512 MiB", "0 B", None), ("512 MiB there and still 512 MiB at 32K",), ""),
     "7b-growth": (("8 GiB", "128 KiB", None), ("128 KiB a token: 1 GiB, 2 GiB, 4 GiB, 8 GiB at",), ""),
     "qwen3-next": (("805.69 MiB", "24 KiB", None), ("12 of 48 layers", "805.69 MiB", "37.69 MiB"), ""),
     "nemotron-h": (("5.85 GiB", "40 KiB", None), ("5.85 GiB", "870.33 MiB never grow"), ""),
-    "gemma-3": (("10.41 GiB", "496 KiB", None), ("10.41 GiB at 128K",), ""),
+    "gemma-3": (("10.41 GiB", "80 KiB", None), ("10.41 GiB at 128K",), ""),
 }
 
 FOCUSED = """(() => {
@@ -171,6 +171,11 @@ def test_lessons_are_one_click_away_and_the_address_holds_them(open_page: Open) 
     settle(page)
     page.locator(".st-key-lesson_gemma-3").get_by_role("button").click()
     expect(number(page, 0)).to_have_text("10.41 GiB")
+    # The button stands far below the answer: what it did is said over the page, with the way to it.
+    toast = page.get_by_test_id("stToast")
+    expect(toast).to_contain_text("Five windows to one → Gemma 3 27B: 10.41 GiB")
+    toast.get_by_role("link", name="To the answer").click()
+    expect(title(page)).to_be_in_viewport()
     expect(title(page)).to_contain_text("Gemma 3 27B")
     expect(alert(page)).to_contain_text("Five windows to one")
     holds(
@@ -271,9 +276,9 @@ def test_another_model_opposite(open_page: Open) -> None:
         against.get_by_text("Llama 3.3 70B holds 10 GiB against 2.91 GiB for Gemma 3 27B, 3.4× more")
     ).to_be_visible()
     expect(against.get_by_role("heading")).to_contain_text("Gemma 3 27B")
-    # 62 layers × 8 KiB = 496 KiB a token while no window is full.
+    # 62 layers × 8 KiB = 496 KiB a token while no window is full, and at this length the 10 full layers grow alone.
     row = against.get_by_role("row").filter(has_text="Gemma 3 27B")
-    expect(row.get_by_role("cell")).to_have_text(["bf16", "496 KiB", "2.91 GiB", "÷3.4"])
+    expect(row.get_by_role("cell")).to_have_text(["bf16", "496 KiBno window full; 80 KiB here", "2.91 GiB", "÷3.4"])
     figure = against.get_by_role("figure")
     expect(figure).to_have_attribute("aria-label", re.compile("Gemma 3 27B: .*2.91 GiB at 32K"))
     holds(page, compare="google/gemma-3-27b-it")

@@ -12,10 +12,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore import catalogue
+from kvcore.hardware import accelerator
 from kvcore.ladder import ladder
-from kvcore.units import GIB
+from kvcore.scenario import Scenario
+from kvcore.units import GIB, format_bytes
 from kvcore.variants import variant
-from pages.ui import html_table, tables, theme, variant_attention, variant_curves, variant_lessons
+from pages.ui import html_table, tables, theme, variant_attention, variant_curves, variant_facts, variant_lessons
 from pages.ui import variant_words as words
 
 APP = str(Path(__file__).parents[2] / "app.py")
@@ -101,7 +103,7 @@ def test_the_scenario_and_the_gpu_travel_from_page_to_page() -> None:
         ("mha", ["80 GiB", "2.5 MiB", "the same"]),
         ("mqa", ["1.25 GiB", "40 KiB", "÷64"]),
         ("mla", ["2.81 GiB", "90 KiB", "÷28.4"]),
-        ("sliding:4096", ["1.25 GiB", "320 KiB", "÷64"]),
+        ("sliding:4096", ["1.25 GiB", "0 B", "÷64"]),
         ("share:2", ["5 GiB", "160 KiB", "÷16"]),
         ("shipped@fp8", ["5 GiB", "160 KiB", "÷16"]),
     ],
@@ -306,7 +308,7 @@ def test_tables_escape_and_name_their_rows() -> None:
         ("mqa", "MQA"), ("gqa:4", "GQA-4"), ("mla:256+32@fp8", "MLA 256 + 32 in fp8"),
         ("sliding:1024/6", "window 1,024, 1 in 6 full"), ("share:3", "3 layers share"),
         ("hybrid:4:gdn", "1 in 4, rest gated delta net"), ("linear", "linear attention"),
-        ("linear:kda", "all KDA"), ("shipped@kivi2", "as shipped in kivi2"),
+        ("linear:kda", "all KDA"), ("shipped@kivi2", "this design in kivi2"),
     ],
 )  # fmt: skip
 def test_designs_in_words(design: str, said: str) -> None:
@@ -465,3 +467,70 @@ def test_which_part_of_the_cache_a_gpu_reads() -> None:
         "the whole cache: its one KV head is copied to every GPU"
     )
     assert variant_attention.part_words(latent, GIB, GIB, 8) == "the whole cache: a latent is copied to every GPU"
+
+
+def test_what_the_next_token_adds_where_windows_are_full() -> None:
+    """Llama 3.3 70B with a window of 1,024 in 67 of 80 layers, at 32K: 13 full layers × 4,096 B = 52 KiB."""
+    at = open_page()
+    at.button_group(key="design").set_value("sliding:1024/6")
+    rerun(at)
+    assert numbers(at)[1] == format_bytes(13 * 4096) == "52 KiB"
+    assert "what the next token adds here; 320 KiB while no window is full" in captions(at)
+    short = open_page(tokens="1000")
+    short.button_group(key="design").set_value("sliding:1024/6")
+    rerun(short)
+    assert numbers(short)[1] == "320 KiB"
+    assert "what the next token adds; no window is full yet" in captions(short)
+    # Gemma 3 27B at 128K: 10 of 62 layers of 8 KiB are full ones.
+    at.button(key="lesson_gemma-3").click()
+    rerun(at)
+    assert numbers(at)[1] == "80 KiB"
+    assert "what the next token adds here; 496 KiB while no window is full" in captions(at)
+    # Beside it Gemma 2 27B, 46 layers of 2 × 16 × 128 × 2 B = 8 KiB, half of them with windows of 4,096.
+    assert "496 KiB<small>no window full; 80 KiB here</small>" in table_html(at)
+    assert "368 KiB<small>no window full; 184 KiB here</small>" in table_html(at)
+
+
+def test_shipped_is_what_ships_in_its_own_format() -> None:
+    """DeepSeek-V2 in 6 bits is not what ships: that is a row of its own, 16/6 of it, and alone carries the mark."""
+    at = open_page(**LATENT_LESSON)
+    made = table_html(at)
+    assert "this design in int6" in made
+    assert "MLA 512 + 64 in bf16 (shipped)" in made
+    assert ["(shipped)" in one for one in at.button_group(key="design").options].count(True) == 1
+    assert "vs this design in int6" in made
+    assert "vs shipped" not in made
+    assert "none: no engine here stores this cache in int6" in made
+    assert "none of ours" not in made
+    assert "against this design in int6" in captions(at)
+    at.button_group(key="design").set_value("shipped@bf16")
+    rerun(at)
+    assert title(at) == "DeepSeek V2 as it ships, in bf16, remembers **2.7× more than in int6**: **2.11 GiB**"
+
+
+@pytest.mark.parametrize(("kv", "own"), [("auto", True), ("bf16", True), ("fp8", False), ("q8_0", False)])
+def test_the_real_model_is_always_a_row_and_marked(kv: str, own: bool) -> None:
+    at = open_page(kv=kv)
+    marked = [one for one in at.button_group(key="design").options if "(shipped)" in one]
+    assert marked == (["GQA-8 (shipped)"] if own else ["GQA-8 in bf16 (shipped)"])
+
+
+def test_a_lesson_says_what_it_changed_with_a_link_to_the_answer() -> None:
+    at = open_page()
+    assert not at.toast
+    at.button(key="lesson_gemma-3").click()
+    rerun(at)
+    said = read(at.toast[0].value)
+    assert "**Five windows to one** → Gemma 3 27B: 10.41 GiB, ÷11.9 against MHA" in said
+    assert "(#answer)" in said
+    assert at.title[0].anchor == "answer"
+
+
+def test_why_no_engine_stores_a_cache() -> None:
+    shown = ladder(catalogue.load("meta-llama/Llama-3.3-70B-Instruct"), ("share:2", "shipped@kivi2"), tokens=8192)
+    place = variant_facts.Server(gpu=accelerator("h100-sxm"), count=8, weights=None)
+    found = variant_facts.facts(shown, Scenario(tokens=8192), place)
+    assert found["shipped"].engines
+    assert found["shipped"].engines_lack == ""
+    assert found["shipped@kivi2"].engines == ()
+    assert found["shipped@kivi2"].engines_lack == "no engine here stores this cache in kivi2"
