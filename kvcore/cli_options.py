@@ -96,6 +96,7 @@ def read_memory(kv_bytes: str | None, kv_gib: str | None) -> int | None:
         value = -1.0
     limit = 2**50
     total = value * (1 if kv_bytes is not None else GIB)
-    if not 0 <= total <= limit:
+    # A size that is no whole byte would be taken as none at all.
+    if not text.isascii() or "-" in text or not 0 <= total <= limit or 0 < total < 1:
         raise UnitError(f"memory for the cache: {text[:20]!r} is not a size within 0 … 1,048,576 GiB")
     return int(total)

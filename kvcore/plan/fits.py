@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
 
-from kvcore.plan.basis import Basis
+from kvcore.plan.basis import NONE, Basis
 from kvcore.plan.ends import Ends
 from kvcore.plan.moments import most_people
 from kvcore.plan.sharing import SLOTS, layout_at
@@ -45,15 +45,15 @@ class Filling:
     by_rate: bool
     people: int
 
-    def fit(self, name: str, tokens: int, shared: int, chunk: int, when: str) -> Fit:
-        """Requests of `tokens` tokens, `shared` of them held once, beside a chunk in prefill."""
+    def fit(self, name: str, tokens: int, shared: int, chunk: int, when: str, least: Ends[int] = NONE) -> Fit:
+        """Requests of `tokens` tokens, `shared` of them held once, beside a chunk in prefill; no fewer than `least`."""
         own = tokens - shared
         if self.base.deployment.engine in SLOTS:
             # A slot has cells for the longest request, whatever is in it.
             own, shared, chunk = self.base.deployment.context, 0, 0
         beside = sum(self._bytes(part) for part in (shared, chunk) if part)
         low, best, high = (self._requests(own, beside, end) for end in ("low", "best", "high"))
-        requests = Ends(low=low, best=best, high=high)
+        requests = Ends(low=max(low, least.low), best=max(best, least.best), high=max(high, least.high))
         people = requests.map(lambda count: floor(count / self.each))
         nearly = requests.map(lambda count: most_people(count, float(self.each), by_rate=self.by_rate))
         sentence = (
@@ -69,7 +69,7 @@ class Filling:
             people_nearly_always=nearly,
             fits=nearly.low >= self.people,
             sentence=sentence,
-            terms=self._terms(own, shared, chunk, beside, requests, people),
+            terms=self._terms(own, shared, chunk, beside, low, requests, people),
         )
 
     def _bytes(self, tokens: int) -> int:
@@ -84,7 +84,7 @@ class Filling:
         return self.base.whole(self.base.filler.fill(tokens, room))
 
     def _terms(
-        self, own: int, shared: int, chunk: int, beside: int, requests: Ends[int], people: Ends[int]
+        self, own: int, shared: int, chunk: int, beside: int, held: int, requests: Ends[int], people: Ends[int]
     ) -> tuple[Term, ...]:
         each, size = self._bytes(own), min(pool.kv_bytes.low for pool in self.base.pools)
         terms = [_term("pool on each GPU", f"{size:,} B at the safe end", size, "B")]
@@ -93,7 +93,9 @@ class Filling:
                 value = self._bytes(tokens)
                 terms.append(_term(what, f"{tokens:,} tokens = {value:,} B", value, "B"))
         terms.append(_term("a request's own", f"{own:,} tokens = {each:,} B on the fullest GPU", each, "B"))
-        text = f"({size:,} − {beside:,}) B / {each:,} B, on {self.base.deployment.dp} replicas: {requests.low:,}"
+        text = f"({size:,} − {beside:,}) B / {each:,} B, on {self.base.deployment.dp} replicas: {held:,}"
+        if held < requests.low:
+            text += f", and no fewer than hold when all are at their expected end: {requests.low:,}"
         terms.append(_term("requests at once", text, requests.low, "requests"))
         text = f"{requests.low:,} / {float(self.each):.4g} requests a person = {people.low:,}"
         terms.append(_term("people", text, people.low, "people"))

@@ -81,7 +81,7 @@ def check_known(model: Model, deployment: Deployment, loaded: tuple[RankWeights,
     if not loaded and deployment.kv_bytes is None:
         raise PlanError(
             f"{model.name}: how much its weights take is not known from its configuration; state the memory that is "
-            "left for the cache (kv_bytes), as an engine's log prints it"
+            "left for the cache, as an engine's log prints it"
         )
 
 

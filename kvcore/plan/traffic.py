@@ -177,9 +177,10 @@ def expected(model: Model, deployment: Deployment, traffic: Traffic) -> Expected
 
     By worst case every request may grow to max_model_len, at the peak to its expected end: with either, all that are
     admitted can finish without one being preempted. In steady state requests are of all ages and hold the mean, beside
-    one chunk of a prompt that is being taken in: more fit, and sometimes one has to wait or is computed again. The
-    shared prefix is held once a replica, whole blocks of it; the worst case counts it like the rest. Raises PlanError
-    where the deployment does not start or its memory is not known.
+    one chunk of a prompt that is being taken in: more fit, and sometimes one has to wait or is computed again; never
+    fewer, for what fits with all at their end fits at every age. The shared prefix is held once a replica, whole blocks
+    of it; the worst case counts it like the rest. Raises PlanError where the deployment does not start or its memory is
+    not known.
     """
     base = basis(model, deployment)
     plan = plan_from(base)
@@ -196,14 +197,17 @@ def expected(model: Model, deployment: Deployment, traffic: Traffic) -> Expected
     shared, whole = shared_tokens(model, deployment, min(traffic.shared_prefix_tokens, limit), mean)
     chunk = max(1, min(batched_tokens(model, deployment), traffic.prompt_tokens - shared))
     filling = Filling(base=base, each=traffic.each, by_rate=traffic.by_rate, people=traffic.people)
+    at_peak = filling.fit("expected peak", peak, shared, 0, "If every request may grow to its expected end")
     return Expected(
         plan=plan,
         active=active_requests(traffic),
         shared_tokens=shared,
         chunk_tokens=chunk,
         worst=filling.fit("worst case", limit, 0, 0, "If every request may grow to max_model_len"),
-        peak=filling.fit("expected peak", peak, shared, 0, "If every request may grow to its expected end"),
-        steady=filling.fit("steady state", mean, shared, chunk, "In steady state, with requests of all ages"),
+        peak=at_peak,
+        steady=filling.fit(
+            "steady state", mean, shared, chunk, "In steady state, with requests of all ages", at_peak.requests
+        ),
         notes=notes + whole + ADMISSION.get(deployment.engine, ()),
     )
 

@@ -86,6 +86,14 @@ def test_a_chunk_is_no_longer_than_a_step_takes_in() -> None:
     assert expected(LLAMA, FOUR_H100, replace(CHAT, prompt_tokens=20_000)).chunk_tokens == 8192
 
 
+def test_no_fewer_fit_in_steady_state_than_at_the_end() -> None:
+    """Without an answer the mean is the peak, 4,096 tokens: 96 fit in 30 GiB, with a further chunk it would be 95."""
+    found = expected(LLAMA, FOUR_H100, replace(CHAT, answer_tokens=0))
+    assert found.chunk_tokens == found.steady.tokens == found.peak.tokens == 4096
+    assert found.peak.requests.low == found.steady.requests.low == 30 * GIB // (4096 * TOKEN) == 96
+    assert "and no fewer than hold when all are at their expected end: 96" in found.steady.terms[-2].formula
+
+
 def test_thinking_is_held_like_an_answer() -> None:
     found = expected(LLAMA, FOUR_H100, replace(CHAT, thinking_tokens=8192))
     assert found.peak.tokens == 13_312
