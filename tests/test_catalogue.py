@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -190,3 +192,72 @@ def test_an_id_listed_twice_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(catalogue, "_FOLDER", tmp_path)
     with pytest.raises(ConfigError, match="A/B is listed twice"):
         catalogue.entries.__wrapped__()
+
+
+def family(entry: catalogue.Entry) -> str:
+    return catalogue.load(entry.model_id).model_type
+
+
+def language(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of the part that remembers."""
+    inner = (raw[name] for name in ("text_config", "llm_config", "language_config") if isinstance(raw.get(name), dict))
+    return next(inner, raw)
+
+
+def remembers(raw: Mapping[str, Any]) -> object:
+    """What a configuration says of the cache, the prediction layers' too; None where it cannot be read."""
+    try:
+        model = model_from_config(raw)
+    except ConfigError:
+        return None
+    return model.layers, model.cache_format, model.prediction
+
+
+def without(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
+    inner = language(raw)
+    less = {name: value for name, value in inner.items() if name != key}
+    return less if inner is raw else {name: less if value is inner else value for name, value in raw.items()}
+
+
+# Other spellings of a key, and what no source states: Kimi K3 says that it has no prediction layers, Kimi Linear's class
+# leaves it open.
+SPELLINGS = {"layer_types": "full_attn_idxs"}
+NOT_STATED = {"moonshotai/Kimi-Linear-48B-A3B-Instruct": {"num_nextn_predict_layers"}}
+
+
+def lacks(raw: Mapping[str, Any], siblings: list[Mapping[str, Any]]) -> set[str]:
+    """Keys that every sibling states and this file does not, and that change what one of them says of the cache."""
+    common = set.intersection(*(set(language(sibling)) for sibling in siblings))
+    return {
+        key
+        for key in common - set(language(raw))
+        if SPELLINGS.get(key) not in language(raw)
+        and any(remembers(without(sibling, key)) != remembers(sibling) for sibling in siblings)
+    }
+
+
+def test_no_transcription_lacks_a_key_that_its_published_siblings_have() -> None:
+    """A program keeps the keys that it reads: Qwen3.5 4B's once lacked mamba_ssm_dtype, and its states were halved."""
+    families: dict[str, dict[bool, list[str]]] = {}
+    for entry in catalogue.entries():
+        by = families.setdefault(family(entry), {True: [], False: []})
+        by[entry.fidelity == "published"].append(entry.model_id)
+    compared, lacking = set(), {}
+    for found in families.values():
+        siblings = [catalogue.raw_config(model_id) for model_id in found[True]]
+        for model_id in found[False] if siblings else ():
+            compared.add(model_id)
+            missing = lacks(catalogue.raw_config(model_id), siblings) - NOT_STATED.get(model_id, set())
+            if missing:
+                lacking[model_id] = missing
+    assert "Qwen/Qwen3.5-4B" in compared
+    assert len(compared) >= 25
+    assert lacking == {}
+
+
+def test_a_key_that_is_lacking_is_found() -> None:
+    whole = catalogue.raw_config("Qwen/Qwen3.5-4B")
+    siblings = [catalogue.raw_config(f"Qwen/Qwen3.5-{size}") for size in ("9B", "27B")]
+    for key in ("mamba_ssm_dtype", "mtp_num_hidden_layers"):
+        assert lacks(without(whole, key), siblings) == {key}
+    assert lacks(without(whole, "attn_output_gate"), siblings) == set()

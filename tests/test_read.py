@@ -119,6 +119,8 @@ def test_heads_may_differ_by_layer() -> None:
         # Unpadded state pages of vLLM 0.33 (MambaSpec), bytes a layer.
         ("Qwen/Qwen3-Next-80B-A3B-Instruct", 1_097_728),
         ("Qwen/Qwen3.5-27B", 3_207_168),
+        # 8,192 channels × 3 × 2 B, and 32 heads × 128 × 128 in 32 bits.
+        ("Qwen/Qwen3.5-4B", 2_146_304),
         ("ai21labs/AI21-Jamba-1.5-Mini", 311_296),
         ("nvidia/Nemotron-H-56B-Base-8K", 16_900_096),
         ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", 2_134_016),
