@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 from kvcore.cli_options import add_model_options, engine_values, read_memory, read_ranks, term_as_dict
-from kvcore.engines.base import Capacity, Common, Layout
+from kvcore.engines.base import Capacity, Common, Engine, Layout
 from kvcore.engines.registry import NAMES, engine
+from kvcore.errors import EngineError
+from kvcore.model.model import Model
 from kvcore.units import format_bytes, parse_tokens
 
 
@@ -61,9 +64,22 @@ def _run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(engine_as_dict(layout, capacity)))
     else:
-        # Nobody has the weights of a counterfactual: a command that starts it would be made up.
-        flags = None if options.variant else chosen.flags(model, settings)
-        print(engine_as_text(layout, capacity, flags))
+        print(engine_as_text(layout, capacity, *_flags(chosen, model, settings)))
+
+
+def _flags(chosen: Engine, model: Model, settings: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the words that ask for it, notes); no words for a counterfactual, whose weights nobody has."""
+    from kvcore.plan.launch_model import gguf_file, reference, refuse_counterfactual
+
+    try:
+        refuse_counterfactual(model)
+    except EngineError as refusal:
+        return (), (f"No launch command: {refusal}",)
+    loaded, notes = reference(model, chosen.name)
+    words = list(chosen.flags(replace(model, name=loaded), settings))
+    if "--model" in words and (given := gguf_file(model)) is not None:
+        words[words.index("--model") + 1] = given
+    return tuple(words), notes
 
 
 def engine_as_dict(layout: Layout, capacity: Capacity | None) -> dict[str, Any]:
@@ -99,8 +115,10 @@ def engine_as_dict(layout: Layout, capacity: Capacity | None) -> dict[str, Any]:
     }
 
 
-def engine_as_text(layout: Layout, capacity: Capacity | None, flags: tuple[str, ...] | None) -> str:
-    """The same answer as a short table for people; without `flags` nothing is said about how to start it."""
+def engine_as_text(
+    layout: Layout, capacity: Capacity | None, flags: tuple[str, ...], notes: tuple[str, ...] = ()
+) -> str:
+    """The same answer as a short table for people; `notes` are about `flags`, which may be none."""
     import shlex
 
     rows = [
@@ -112,7 +130,7 @@ def engine_as_text(layout: Layout, capacity: Capacity | None, flags: tuple[str, 
     if capacity is not None:
         rows += [f"  {term.name}: {term.formula}" for term in capacity.terms]
         rows += [f"  log: {line}" for line in capacity.log_lines]
-    rows += [f"  note: {note}" for note in layout.notes]
-    if flags is not None:
+    rows += [f"  note: {note}" for note in (*layout.notes, *notes)]
+    if flags:
         rows.append(f"  {shlex.join(flags)}")
     return "\n".join(rows)

@@ -24,6 +24,7 @@ from kvcore import hub as the_hub
 from kvcore.errors import ConfigError, ModelError, SourceError, UnknownLayoutError
 from kvcore.hub import CONFIG, MAX_CONFIG_BYTES
 from kvcore.model import Model, model_from_config, parse_config
+from kvcore.model.model import Files
 from kvcore.model.safetensors import measure
 
 Origin = Literal["catalogue", "file", "folder", "pasted", "upload", "hub", "gguf"]
@@ -69,7 +70,7 @@ def load(
         found = getattr(stream, "buffer", stream).read(MAX_CONFIG_BYTES + 1)
         text = found if isinstance(found, str) else _decode(found, "standard input")
         model, raw = _understand(text, "standard input", upper_bound, "standard input")
-        return Loaded(model=model, origin="pasted", raw=raw)
+        return Loaded(model=replace(model, files=Files(path="standard input", kind="config")), origin="pasted", raw=raw)
     wanted = the_hub.without_url(reference)
     mode = _mode(Path(reference)) if wanted else 0
     if stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and _mode(Path(reference, CONFIG))):
@@ -109,13 +110,14 @@ def from_path(path: str | Path, *, upper_bound: bool = False) -> Loaded:
     _refuse_ending(target.name, shown)
     with _open(target, shown) as stream:
         if (gguf := _from_gguf(stream, target.name, shown, upper_bound)) is not None:
-            return gguf
+            return replace(gguf, model=replace(gguf.model, files=Files(path=str(path), kind="gguf")))
         text = _decode(_read(stream, MAX_CONFIG_BYTES, shown), shown)
     is_config = target.name == CONFIG
     beside = _quantiser_note(target.parent) if is_config else None
     name = _folder_name(target.parent) if is_config else target.stem
     model, raw = _understand(text, name, upper_bound, shown, beside)
     model, detail = _with_weights(model, target.parent) if is_config else (model, "")
+    model = replace(model, files=Files(path=str(path), kind="folder" if origin == "folder" else "config"))
     return Loaded(model=model, origin=origin, detail=detail, raw=raw)
 
 
@@ -148,7 +150,9 @@ def from_hub(
     if the_hub.is_offline():
         folder = the_hub.cached_folder(wanted, revision)
         loaded = from_path(folder, upper_bound=upper_bound)
-        return replace(loaded, origin="hub", detail=f"cached revision {folder.name}; {loaded.detail}")
+        # It has an id, which engines find in the same cache.
+        model = replace(loaded.model, files=None)
+        return replace(loaded, model=model, origin="hub", detail=f"cached revision {folder.name}; {loaded.detail}")
     found = the_hub.fetch(wanted, revision, endpoint, timeout)
     whose = f"{wanted}'s config.json"
     model, raw = _understand(_decode(found.config, whose), wanted, upper_bound, whose)

@@ -40,7 +40,14 @@ def variant(model: Model, text: str) -> Model:
         return model
     weights = variant_weights(model, layers, *head_widths(model))
     stored = model.checkpoint_bytes if weights == model.weights else None
-    return replace(model, name=f"{model.name} as {plain}", layers=layers, weights=weights, checkpoint_bytes=stored)
+    return replace(
+        model,
+        name=f"{model.name} as {plain}",
+        built_as=plain,
+        layers=layers,
+        weights=weights,
+        checkpoint_bytes=stored,
+    )
 
 
 def canonical(text: str) -> str:

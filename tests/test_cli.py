@@ -244,6 +244,10 @@ def test_engine_answers(capsys: pytest.CaptureFixture[str]) -> None:
         (("engine", "vllm", "Qwen/Qwen3-8B", "--engine-version", "one"), "engine"),
         (("engine", "vllm", "Qwen/Qwen3-8B", "--kv-gib", "1", "--kv-bytes", "1"), "unit"),
         (("engine", "vllm", "Qwen/Qwen3-8B", "--kv-gib", "-1"), "unit"),
+        (("engine", "vllm", "Qwen/Qwen3-8B", "--kv-gib=-0"), "unit"),
+        (("engine", "vllm", "Qwen/Qwen3-8B", "--kv-gib", "1e-12"), "unit"),
+        (("engine", "vllm", "Qwen/Qwen3-8B", "--kv-gib", "\u0663"), "unit"),
+        (("engine", "vllm", "Qwen/Qwen3-8B", "--engine-version", "1.5K"), "engine"),
         (("engine", "vllm", "Qwen/Qwen3-8B", "--max-model-len", "0"), "engine"),
     ],
 )
@@ -325,10 +329,34 @@ def test_an_engine_stores_a_variant(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["bytes_per_request"] == 32_768 * 80 * 576 * 2
 
 
+def test_states_of_qwen_3_5_4b_are_in_32_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    """vLLM 0.22.0's log: attention block size 528, 141,107 tokens, 137.80x (public file id 56036894944)."""
+    assert answer(capsys, "size", "Qwen/Qwen3.5-4B", "--tokens", "4096")["state_bytes"] == 24 * 2_146_304
+    asked = ("--max-model-len", "1024", "--kv-gib", "11.11", "--no-prefix-caching", "--engine-version", "0.22.0")
+    result = answer(capsys, "engine", "vllm", "Qwen/Qwen3.5-4B", *asked)
+    assert result["block_size"] == 528
+    assert result["kv_cache_size_tokens"] == 141_107
+    assert f"{result['max_concurrency']:.2f}" == "137.80"
+
+
 def test_no_command_starts_a_model_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("engine", "vllm", LLAMA_70B, "--max-model-len", "8K")
     assert "vllm serve" in run(capsys, *asked)[1]
-    assert "vllm serve" not in run(capsys, *asked, "--as", "mla")[1]
+    shown = run(capsys, *asked, "--as", "mla")[1]
+    assert "vllm serve" not in shown
+    assert f"No launch command: nobody has weights of {LLAMA_70B} as mla" in shown
+    # A variant that is the model itself is one that everybody has.
+    assert "vllm serve" in run(capsys, *asked, "--as", "gqa:8")[1]
+
+
+def test_an_engine_is_told_the_path_that_was_typed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = tmp_path / "my model"
+    folder.mkdir()
+    config = ROOT / "data" / "models" / "configs" / "Qwen__Qwen3-8B.json"
+    (folder / "config.json").write_bytes(config.read_bytes())
+    for model, reference in ((folder, f"'{folder}'"), (folder / "config.json", f"'{folder}'"), (config, "MODEL")):
+        shown = run(capsys, "engine", "vllm", str(model), "--max-model-len", "8K")[1]
+        assert f"  vllm serve {reference} --max-model-len 8192" in shown.splitlines(), model
 
 
 @pytest.mark.parametrize(

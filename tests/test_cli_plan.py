@@ -5,6 +5,7 @@ Pools are stated (`--kv-gib`) wherever a figure is worked out by hand: then noth
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from kvcore.engines.registry import NAMES
 from tests import commands
 from tests.models import LLAMA
 
@@ -98,6 +100,28 @@ def test_the_command_is_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     ]  # fmt: skip
     result = answer(capsys, LLAMA_70B, "--gpu", "h100-sxm", "--tp", "4", "--context", "32K", "--utilization", "0.95")
     assert result["command"].endswith(" --gpu-memory-utilization 0.95")
+
+
+@pytest.mark.parametrize("engine", NAMES)
+def test_a_model_that_nobody_has_gets_a_plan_and_no_command(capsys: pytest.CaptureFixture[str], engine: str) -> None:
+    asked = (LLAMA_70B, "--gpu", "h200-sxm", "--gpus", "4", "--context", "8K", "--engine", engine)
+    result = answer(capsys, *asked, "--as", "mha")
+    assert set(result) >= KEYS
+    assert (result["command"], result["files"]) == (None, [])
+    said = f"No launch command: nobody has weights of {LLAMA_70B} as mha, a counterfactual"
+    assert said in result["notes"]
+    _, text, _ = run(capsys, *asked, "--as", "mha")
+    assert f"  note: {said}" in text.splitlines()
+    assert not any(word in text for word in ("vllm serve", "launch_server", "trtllm-serve", "llama-server", "FROM "))
+    # Eight KV heads are what the model has: the variant is the model.
+    assert answer(capsys, *asked, "--as", "gqa:8")["command"] == answer(capsys, *asked)["command"] is not None
+
+
+def test_standard_input_is_no_checkpoint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(LLAMA)))
+    result = answer(capsys, "-", "--gpu", "h100-sxm", "--context", "4K")
+    assert result["command"] == "vllm serve MODEL --max-model-len 4096"
+    assert any("in place of MODEL" in note for note in result["notes"])
 
 
 @pytest.mark.parametrize(

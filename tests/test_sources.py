@@ -9,6 +9,7 @@ import os
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from kvcore import sources
 from kvcore.errors import ConfigError, KVCoreError, ModelError, SourceError, UnknownLayoutError
 from kvcore.model import Attention
+from kvcore.model.model import Files
 from kvcore.model.safetensors import MAX_HEADER_BYTES, MAX_INDEX_BYTES
 
 CONFIG: dict[str, Any] = {
@@ -154,7 +156,10 @@ def test_encodings(folder: Path, encoding: str) -> None:
 def test_a_file_and_its_folder_give_the_same_model(folder: Path, tmp_path: Path) -> None:
     file, whole = sources.from_path(folder / "config.json"), sources.from_path(str(folder))
     assert (file.origin, whole.origin) == ("file", "folder")
-    assert file.model == whole.model
+    assert replace(file.model, files=None) == replace(whole.model, files=None)
+    # Where it lies is as typed: an engine loads the folder.
+    assert file.model.files == Files(path=str(folder / "config.json"), kind="config")
+    assert whole.model.files == Files(path=str(folder), kind="folder")
     assert file.model.name == "my-model"
     assert file.raw == CONFIG
     assert file.model.checkpoint_bytes is None

@@ -43,6 +43,14 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Where a user has a model: the path as typed, of a folder, of a configuration alone, or of a GGUF file."""
+
+    path: str
+    kind: Literal["folder", "config", "gguf"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """What one request makes a model remember, layer by layer, and the facts that others need.
 
@@ -56,6 +64,8 @@ class Model:
     included, by the names of `weights`, for a checkpoint that was quantised (empty: all in that format). `scale_block`
     is the side of the blocks that share an fp8 scale, 0 where there are none; `tower_parameters` are those of the parts
     that read pictures and sound, an estimate, which `weights` leave out, and so are the layers of `prediction`.
+    `files` is where it was read from a disk, None for a model with an id or without any file. `built_as` is the
+    counterfactual that it is, "" for a model as it was published: nobody has the weights of a counterfactual.
     """
 
     name: str
@@ -78,6 +88,8 @@ class Model:
     tower_parameters: int = 0
     prediction: Prediction = NO_PREDICTION
     knowledge: Knowledge = "exact"
+    files: Files | None = None
+    built_as: str = ""
     reading: Reading = field(default_factory=Reading)
     groups: tuple[tuple[Memory, int], ...] = field(init=False, compare=False)
     kept: tuple[tuple[Memory, int], ...] = field(init=False, compare=False)

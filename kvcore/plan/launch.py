@@ -17,11 +17,12 @@ from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.llamacpp import FIXED
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.plan.launch_llamacpp import llamacpp, ollama
+from kvcore.plan.launch_model import reference, refuse_counterfactual
 from kvcore.plan.launch_sglang import sglang
 from kvcore.plan.launch_tensorrt_llm import tensorrt_llm
 from kvcore.plan.launch_transformers import transformers
 from kvcore.plan.launch_vllm import vllm
-from kvcore.plan.launch_words import Command, model_reference
+from kvcore.plan.launch_words import Command
 from kvcore.plan.machines import not_followed
 
 if TYPE_CHECKING:
@@ -42,15 +43,17 @@ _MAKERS: dict[str, Callable[[Model, Deployment, Any], Command]] = {
 def launch(model: Model, deployment: Deployment, users: int | None = None) -> Command:
     """The launch command of a deployment, for so many requests at once where the engine must be told (llama.cpp).
 
-    Raises EngineError or UnitError for what the engine or its options do not allow.
+    Raises EngineError or UnitError for what the engine or its options do not allow, and EngineError for a
+    counterfactual, which nobody can start.
     """
     name = engine(deployment.engine).name
+    refuse_counterfactual(model)
     if refused := not_followed(name, deployment.gpu):
         raise EngineError(refused)
     each = None if users is None else -(-users // deployment.dp)
     settings = engine_settings(model, deployment, deployment.context, _slots(name, deployment, each))
-    reference, notes = model_reference(model.name)
-    command = _MAKERS[name](replace(model, name=reference), deployment, settings)
+    loaded, notes = reference(model, name)
+    command = _MAKERS[name](replace(model, name=loaded), deployment, settings)
     return replace(command, notes=(*notes, *command.notes))
 
 

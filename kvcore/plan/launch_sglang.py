@@ -10,13 +10,13 @@ from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.draft import Draft
+from kvcore.plan.launch_model import draft_reference
 from kvcore.plan.launch_words import (
     SIXTEEN_BITS,
     Command,
     cache_word,
     head_note,
     host_note,
-    model_reference,
     other_weights,
     pairs,
     put,
@@ -97,7 +97,7 @@ def _drafted(draft: Draft, count: int) -> tuple[list[str], tuple[str, ...]]:
     chain += ["--speculative-num-draft-tokens", str(count + 1)]
     if draft.own:
         return ["--speculative-algorithm", "NEXTN", *chain], ()
-    name, notes = model_reference(draft.name)
+    name, notes = draft_reference(draft)
     if draft.weight_format is not None:
         notes += (f"The draft was planned with {draft.weight_format} weights: name a checkpoint that is stored so.",)
     method = {0: "STANDALONE", 1: "EAGLE", 3: "EAGLE3"}[0 if draft.model is None else draft.model.prediction.eagle]

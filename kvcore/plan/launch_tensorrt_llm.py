@@ -9,13 +9,13 @@ from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.draft import Draft
+from kvcore.plan.launch_model import draft_reference
 from kvcore.plan.launch_words import (
     SIXTEEN_BITS,
     Command,
     cache_word,
     head_note,
     host_note,
-    model_reference,
     other_weights,
     pairs,
     put,
@@ -57,7 +57,7 @@ def tensorrt_llm(model: Model, deployment: Deployment, settings: TensorRtLlmSett
         words += ["--extra_llm_api_options", CONFIG]
     notes = list(_weight_notes(model, deployment))
     if deployment.draft is not None:
-        notes += () if deployment.draft.own else model_reference(deployment.draft.name)[1]
+        notes += () if deployment.draft.own else draft_reference(deployment.draft)[1]
     elif deployment.speculative_tokens:
         notes.append(head_note(model, "decoding_type: MTP in the file"))
     if deployment.dp > 1 and not settings.enable_attention_dp:
@@ -102,7 +102,7 @@ def _drafted(draft: Draft, count: int) -> list[str]:
     """The model's own prediction layers, or a model that proposes; JSON's strings are YAML's."""
     if draft.own:
         return ["speculative_config:", "  decoding_type: MTP", f"  num_nextn_predict_layers: {count}"]
-    name = json.dumps(model_reference(draft.name)[0])
+    name = json.dumps(draft_reference(draft)[0])
     method = "Eagle3" if draft.model is not None and draft.model.prediction.eagle else "Draft_Target"
     return ["speculative_config:", f"  decoding_type: {method}", f"  max_draft_len: {count}",
             f"  speculative_model: {name}"]  # fmt: skip

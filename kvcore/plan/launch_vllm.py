@@ -10,13 +10,13 @@ from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.draft import Draft
+from kvcore.plan.launch_model import draft_reference
 from kvcore.plan.launch_words import (
     SIXTEEN_BITS,
     Command,
     cache_word,
     head_note,
     host_note,
-    model_reference,
     other_weights,
     pairs,
     put,
@@ -107,7 +107,7 @@ def _speculation(model: Model, deployment: Deployment, settings: VllmSettings) -
 
 def _drafted(draft: Draft, count: int) -> tuple[list[str], tuple[str, ...]]:
     """A draft model; the reader of a draft's weights is its checkpoint's own, but for fp8 of 16 bits."""
-    name, notes = model_reference(draft.name)
+    name, notes = draft_reference(draft)
     method = {0: "draft_model", 1: "eagle", 3: "eagle3"}[0 if draft.model is None else draft.model.prediction.eagle]
     config: dict[str, object] = {"method": method, "model": name, "num_speculative_tokens": count}
     if draft.weight_format is not None:
