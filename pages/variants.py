@@ -39,17 +39,18 @@ if lesson is not None:
         f"**{variant_lessons.title(lesson)}.** {variant_lessons.sentence(lesson)}", icon=":material/school:"
     )
 cards.row(parts.big_numbers(mine, shown, scenario, place))
+parts.sections()
 variant_controls.pick(shown, rung)
 with st.container(key="ladder", gap="xsmall"):
     parts.ladder_and_diagram(shown, rung, scenario, colours)
 with st.container(key="curves_section", gap="xsmall"):
     parts.curves(shown, rung, scenario, place, colours)
 
-st.subheader("Gains", anchor=False)
+st.subheader("Gains", anchor="gains")
 variant_controls.server()
 parts.gains(found, shown, rung, scenario, place)
 variant_more.download(lambda: parts.gain_rows(found, scenario), "kv-cache-variants", "gains")
-st.subheader(variant_attention.title(mine, place), anchor=False)
+st.subheader(variant_attention.title(mine, place), anchor="attention")
 variant_attention.numbers(mine, scenario, place)
 variant_more.prices(shown, rung)
 with st.container(key="against", gap="xsmall"):

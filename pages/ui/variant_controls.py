@@ -23,6 +23,9 @@ MORE_DESIGNS = (
 def pick(shown: Ladder, chosen: Rung) -> None:
     """Which rung is shown closely, which rungs there are, and a new one."""
     keep = st.session_state
+    # A popover's controls are made in the browser when it is opened: the box is empty unless its value is set in the
+    # run before that, whichever it is.
+    keep["designs"] = keep["designs"]
     listed = [rung.design for rung in shown.rungs]
     if keep.get("design") not in listed:
         keep["design"] = chosen.design
@@ -90,13 +93,18 @@ _KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 
 def _build() -> None:
-    with st.container(width=380):
-        kind = st.selectbox("Build it with", list(_KINDS), key="build_kind", index=1)
-        for label, key, start in _KINDS[kind]:
-            st.text_input(label, key=key, value=st.session_state.get(key, start))
+    # Two beside each other: the panel is low enough that its button stands within the window.
+    with st.container(width=460):
+        first, second = st.columns(2)
+        kind = first.selectbox("Build it with", list(_KINDS), key="build_kind", index=1)
+        second.selectbox("Stored in", ["the cache format above", *KV_FORMATS], key="build_format")
+        places = st.columns(2)
+        for place, (label, key, start) in zip(places, _KINDS[kind], strict=False):
+            place.text_input(label, key=key, value=st.session_state.get(key, start))
         if kind in ("hybrid", "states only"):
-            st.selectbox("State", list(STATES), key="build_state", format_func=lambda one: words.STATE_NAMES[one])
-        st.selectbox("Stored in", ["the cache format above", *KV_FORMATS], key="build_format")
+            places[len(_KINDS[kind])].selectbox(
+                "State", list(STATES), key="build_state", format_func=lambda one: words.STATE_NAMES[one]
+            )
         st.button("Add it", key="build_go", on_click=_add)
 
 

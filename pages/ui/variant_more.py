@@ -51,7 +51,7 @@ def download(rows: Callable[[], list[dict[str, object]]], name: str, key: str) -
 
 def prices(shown: Ladder, chosen: Rung) -> None:
     """What each lever on the ladder gives up, with sources, and the published results."""
-    st.subheader("What each gives up", anchor=False)
+    st.subheader("What each gives up", anchor="prices")
     pulled = _pulled(shown)
     mine = _levers_of(chosen)
     listed = [one for one in levers() if one.id in pulled or one.id in _ALONE]
@@ -159,7 +159,7 @@ def against(chosen: Chosen, scenario: Scenario, options: VariantOptions, colours
         next(one for one in _OPPOSITE if one != chosen.id)
     ]
     found = _comparisons(chosen, scenario, options, others)
-    st.subheader(plain(found[0][2].per_token if found else f"{chosen.name} against another model"), anchor=False)
+    st.subheader(plain(found[0][2].per_token if found else f"{chosen.name} against another model"), anchor="against")
     pick, stored = st.columns([4, 1.4], vertical_alignment="bottom")
     with pick:
         st.multiselect(
@@ -244,7 +244,7 @@ def _trend(measure: str, highlight: tuple[str, ...], theme_name: str) -> tuple[t
 def trend(chosen: Chosen, scenario: Scenario, options: VariantOptions) -> None:
     """The catalogue over time."""
     found = over_time.points()
-    st.subheader(over_time.headline(found), anchor=False)
+    st.subheader(over_time.headline(found), anchor="trend")
     st.segmented_control(
         "Measure", TRENDS, key="trend", required=True, format_func=lambda one: _TREND_WORDS[one],
         label_visibility="collapsed",
@@ -279,7 +279,7 @@ def _show(name: str) -> None:
 
 def lessons() -> None:
     """The named lessons, one click each."""
-    st.subheader("Lessons", anchor=False)
+    st.subheader("Lessons", anchor="lessons")
     st.caption("Each shows its view at the top of this page.")
     listed = list(variant_lessons.LESSONS.items())
     for start in range(0, len(listed), 3):

@@ -91,11 +91,23 @@ def _no_factor(shown: Ladder) -> str:
     return "it has no heads to compare with" if shown.shipped.model.kept else "it keeps no cache"
 
 
+# The sections of the page by the anchors of their headings, in order.
+SECTIONS = {
+    "ladder": "Ladder", "growth": "Growth", "gains": "Gains", "attention": "Attention in numbers",
+    "prices": "What each gives up", "against": "Against another", "trend": "Trend", "lessons": "Lessons",
+}  # fmt: skip
+
+
+def sections() -> None:
+    """Links to the sections: on a phone the tables are many screens of cards, with the rest of the page behind them."""
+    st.caption(" · ".join(f"[{name}](#{anchor})" for anchor, name in SECTIONS.items()))
+
+
 def ladder_and_diagram(shown: Ladder, chosen: Rung, scenario: Scenario, colours: theme.Palette) -> None:
     """The bars, and beside them the heads of the design that is shown."""
     bars, heads = st.columns([11, 9], gap="large")
     with bars:
-        st.subheader(words.ladder_title(shown, scenario), anchor=False)
+        st.subheader(words.ladder_title(shown, scenario), anchor="ladder")
         scale = "Logarithmic scale. " if variant_charts.is_logarithmic(shown.rungs) else ""
         mha = f"against MHA in {shown.mha_format} · " if shown.mha_bytes is not None else ""
         # Above the bars, which are higher than a window: what stands beside them is read with the first.
@@ -115,7 +127,7 @@ def ladder_and_diagram(shown: Ladder, chosen: Rung, scenario: Scenario, colours:
 
 def curves(shown: Ladder, chosen: Rung, scenario: Scenario, place: Server, colours: theme.Palette) -> None:
     """Growth of every rung, with marks where windows are full."""
-    st.subheader(words.curves_title(drawn(shown.rungs, chosen)), anchor=False)
+    st.subheader(words.curves_title(drawn(shown.rungs, chosen)), anchor="growth")
     space = room(shown.shipped.model, 1, shown.shipped.kv, place.gpu, place.count, weights=place.weights)
     # On several GPUs a latent takes its bytes on each: one line would not be true of all variants.
     alone = space is not None and space.free_bytes > 0 and place.count == 1

@@ -246,6 +246,8 @@ def test_a_built_variant_is_added_shown_and_linked_and_a_wrong_one_is_named(open
     expect(alert(again)).to_have_count(0)
 
     page.get_by_role("button", name="Choose variants").click()
+    # What is drawn stands in the box, so that it can be taken out: the usual eleven and the one that was built.
+    expect(panel(page).locator("[data-tag]")).to_have_count(12)
     typed = panel(page).get_by_role("combobox", name="Variants beside the shipped model")
     typed.fill("gqa:x")
     page.keyboard.press("Enter")

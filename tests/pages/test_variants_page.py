@@ -534,3 +534,10 @@ def test_why_no_engine_stores_a_cache() -> None:
     assert found["shipped"].engines_lack == ""
     assert found["shipped@kivi2"].engines == ()
     assert found["shipped@kivi2"].engines_lack == "no engine here stores this cache in kivi2"
+
+
+def test_links_at_the_top_lead_to_every_section() -> None:
+    at = open_page()
+    linked = re.findall(r"\[[^]]+\]\(#([a-z]+)\)", next(one.value for one in at.caption if "(#ladder)" in one.value))
+    there = [one.anchor for one in at.subheader if one.anchor]
+    assert linked == there == ["ladder", "growth", "gains", "attention", "prices", "against", "trend", "lessons"]
