@@ -112,6 +112,12 @@ def test_link_and_command_ask_the_same_and_have_the_figures(capsys: pytest.Captu
         assert users == (asked_by_the_command(one)[2] or 1)
 
 
+def test_every_plan_is_for_the_users_of_its_question() -> None:
+    """Nobody asked for the number that the screen begins with."""
+    for one in PLANS:
+        assert "users" in dict(parse_qsl(urlsplit(one.address).query)), one.number
+
+
 def test_expected_lengths_beside_the_worst_case() -> None:
     """Question 3: (9,441 − 1) blocks // 160 a request of 2,560 tokens."""
     one = next(one for one in questions() if one.number == 3)

@@ -9,11 +9,13 @@ from kvcore.model.model import Model
 from kvcore.plan.basis import basis
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
+from kvcore.plan.gpu_counts import gpu_counts
 from kvcore.plan.pools import has_share
 from kvcore.plan.shards import shards
+from kvcore.plan.split_search import Search
 
-# GPU counts that are tried: doubling, as systems are built.
-GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+# So many GPUs are tried at most.
+MOST_GPUS = 1024
 # Splits that are tried before the best of them is taken; those behind are odd ones.
 SPLITS_TRIED = 12
 # The largest share that is tried: a driver always keeps something.
@@ -53,12 +55,19 @@ def first_split(model: Model, tried: Sequence[Deployment], users: int) -> Deploy
 def fewest_gpus(model: Model, deployment: Deployment, users: int, engine_splits: bool = True) -> Deployment | None:
     """The deployment with the fewest GPUs of its kind on which the users fit at the safe end; None where none does.
 
-    Counts double from one. Of each count every split that the engine can serve is tried, the one that holds most is
-    taken; without `engine_splits` the deployment's own split, repeated as replicas.
+    Every number of a host of eight, then whole hosts (`gpu_counts`); of each every split that the engine can serve.
+    The first split that holds nearly most is taken, where the pool was stated the one that holds most. Without
+    `engine_splits` it is the deployment's own split, repeated as replicas.
     """
     if not engine_splits:
         return _fewest_replicas(model, deployment, users)
-    for gpus in GPU_COUNTS:
+    counts = gpu_counts(MOST_GPUS)
+    if deployment.kv_bytes is None:
+        if model.context_limit is not None and deployment.context > model.context_limit:
+            return None
+        found = Search(model=model, asked=deployment, users=users, counts=counts).fewest(deployment.gpu)
+        return None if found is None else found.deployment
+    for gpus in counts:
         best: tuple[int, Deployment] | None = None
         for shard in shards(model, deployment.engine, gpus):
             if shard.refused:
@@ -78,7 +87,7 @@ def _fewest_replicas(model: Model, deployment: Deployment, users: int) -> Deploy
     if not held:
         return None
     replicas = -(-users // held)
-    return replace(one, dp=replicas) if replicas * one.replica_gpus <= GPU_COUNTS[-1] else None
+    return replace(one, dp=replicas) if replicas * one.replica_gpus <= MOST_GPUS else None
 
 
 def least_utilization(model: Model, deployment: Deployment, users: int) -> float | None:

@@ -22,6 +22,8 @@ from kvcore.weight_formats import weight_format
 AUTO = "auto"
 USERS = 30
 MAX_CURVES = 4
+# What the Variants screen and the command call the number of GPUs.
+GPUS = "gpus"
 # The lever that is drawn where none is named.
 CONTEXT = "context"
 # The plan of all defaults, kept.
@@ -131,7 +133,7 @@ class ConcurrencyOptions:
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> tuple[ConcurrencyOptions, tuple[str, ...]]:
         """(options, messages): every parameter that can be read is taken, and each other one has a message."""
-        values, problems = read_query(query, READERS)
+        values, problems = read_query(_with_gpus(query), READERS)
         options = cls(**values)
         if options.split != AUTO and (gpus := read_split(options.split).gpus) != options.count:
             message = f"The address's split was not taken: {options.split} is {gpus:,} GPUs, not {options.count:,}."
@@ -141,6 +143,12 @@ class ConcurrencyOptions:
     def requests(self, scenario: Scenario) -> int:
         """Requests at once that the plan is for."""
         return self.users or usual_users(scenario)
+
+
+def _with_gpus(query: Mapping[str, str]) -> Mapping[str, str]:
+    """A number of GPUs by the name that the command and another screen have for it, where `count` is not named."""
+    text = query.get(GPUS, AUTO).strip()
+    return {**query, "count": text} if text.isdigit() and int(text) and "count" not in query else query
 
 
 def usual_users(scenario: Scenario) -> int:

@@ -49,6 +49,7 @@ class Preset:
     """One way to run a deployment. `requests` are let in at once over all replicas, `worst` of them could all grow to
     max_model_len, and `oversubscription` is the first over the second (None where not even one could).
 
+    `tokens` is how long each of `requests` is counted: the longest, the expected end, or what is held on average.
     `full_chance` estimates how often the pool is full at a random moment where all are busy. `step` bounds the time
     between two tokens of a request, `again` the time to compute an evicted one again; None for an unknown shape.
     """
@@ -60,6 +61,7 @@ class Preset:
     worst: int
     oversubscription: float | None
     full_chance: float
+    tokens: int
     expected: Expected
     step: Bound | None
     again: Bound | None
@@ -81,13 +83,17 @@ def presets(model: Model, deployment: Deployment, traffic: Traffic) -> tuple[Pre
 
 
 def preset(model: Model, deployment: Deployment, traffic: Traffic, kind: Kind) -> Preset:
-    """One way to run a deployment; PlanError where it does not start, or for a kind that is not one of KINDS."""
+    """One way to run a deployment; PlanError where it does not start, or for a kind that is not one of KINDS.
+
+    It is the same whichever preset was taken before: nothing that one of them sets counts as chosen by hand.
+    """
     if kind not in KINDS:
         raise PlanError(f"preset {str(kind)[:40]!r} is not known; known are {', '.join(KINDS)}")
-    chosen = _chosen(model, deployment, kind)
+    chosen = _chosen(model, _by_hand(model, deployment), kind)
     found = expected(model, replace(chosen, max_num_seqs=None), traffic)
     worst = found.worst.requests.low
-    admitted = {"latency": worst, "balanced": found.peak.requests.low, "throughput": found.steady.requests.low}[kind]
+    counted = {"latency": found.worst, "balanced": found.peak, "throughput": found.steady}[kind]
+    admitted = counted.requests.low
     if admitted < 1 and worst < 1 and found.steady.requests.low < 1:
         raise PlanError(f"{kind}: not even one request fits at the safe end; {found.plan.binding.sentence}")
     each = max(1, admitted // chosen.dp)
@@ -106,6 +112,7 @@ def preset(model: Model, deployment: Deployment, traffic: Traffic, kind: Kind) -
         worst=worst,
         oversubscription=over,
         full_chance=chance,
+        tokens=counted.tokens,
         expected=found,
         step=step,
         again=again,
@@ -115,6 +122,25 @@ def preset(model: Model, deployment: Deployment, traffic: Traffic, kind: Kind) -
     )
 
 
+def _by_hand(model: Model, deployment: Deployment) -> Deployment:
+    """The deployment as it would be had no preset been taken: a link does not say which one was.
+
+    So a number that equals what a preset sets is a preset's, also where somebody typed it.
+    """
+    plain = replace(deployment, max_num_seqs=None)
+    if deployment.engine in (*SLOTS, "transformers"):
+        return plain
+    if plain.max_num_batched_tokens is not None:
+        default = batched_tokens(model, replace(plain, max_num_batched_tokens=None))
+        if plain.max_num_batched_tokens in _chunks(default).values():
+            plain = replace(plain, max_num_batched_tokens=None)
+    if plain.utilization is not None and _has_high_share(plain):
+        default_share = usable_share(model, replace(plain, utilization=None))
+        if plain.utilization == max(HIGH_UTILIZATION, default_share):
+            plain = replace(plain, utilization=None)
+    return plain
+
+
 def _chosen(model: Model, deployment: Deployment, kind: Kind) -> Deployment:
     """Chunk and utilisation of a kind, where the engine has them; what was chosen by hand stays."""
     if deployment.engine in (*SLOTS, "transformers"):
@@ -122,12 +148,22 @@ def _chosen(model: Model, deployment: Deployment, kind: Kind) -> Deployment:
     chunk = deployment.max_num_batched_tokens
     if chunk is None:
         default = batched_tokens(model, deployment)
-        chunk = {"latency": min(SMALL_CHUNK, default), "throughput": max(LARGE_CHUNK, default)}.get(kind)
+        chunk = _chunks(default).get(kind)
         chunk = None if chunk == default else chunk
     share = deployment.utilization
-    if share is None and kind == "throughput" and deployment.engine == "vllm" and deployment.kv_bytes is None:
+    if share is None and kind == "throughput" and _has_high_share(deployment):
         share = max(HIGH_UTILIZATION, usable_share(model, deployment))
     return replace(deployment, max_num_batched_tokens=chunk, utilization=share)
+
+
+def _chunks(default: int) -> dict[Kind, int]:
+    """Tokens a step of the kinds that set them, beside the engine's own number."""
+    return {"latency": min(SMALL_CHUNK, default), "throughput": max(LARGE_CHUNK, default)}
+
+
+def _has_high_share(deployment: Deployment) -> bool:
+    """Whether throughput raises the share of the memory there."""
+    return deployment.engine == "vllm" and deployment.kv_bytes is None
 
 
 def _full_chance(model: Model, deployment: Deployment, traffic: Traffic, found: Expected, batch: int) -> float:
@@ -164,7 +200,8 @@ def _changes(before: Deployment, after: Deployment) -> tuple[str, ...]:
     for name, words in names.items():
         value = getattr(after, name)
         if value != getattr(before, name):
-            changed.append(f"{words}: {value:,}" if isinstance(value, int) else f"{words}: {value:g}")
+            said = "the engine's own" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
+            changed.append(f"{words}: {said}")
     return tuple(changed)
 
 

@@ -12,13 +12,15 @@ from kvcore.model.model import Model
 from kvcore.plan.basis import Basis
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
+from kvcore.plan.gpu_counts import gpu_counts
 from kvcore.plan.hourly import Hourly, hourly
 from kvcore.plan.machines import runs_on
 from kvcore.plan.shard_words import split_name
 from kvcore.plan.split_search import Search
 from kvcore.units import MAX_BATCH, check_tokens
 
-COUNTS = (1, 2, 4, 8, 16)
+MOST_GPUS = 16
+COUNTS = gpu_counts(MOST_GPUS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

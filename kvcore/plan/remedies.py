@@ -21,6 +21,7 @@ from kvcore.plan.changes import (
     weight_formats,
 )
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.gpu_counts import gpu_counts
 from kvcore.plan.hardware_changes import more_gpus_to, other_engines, other_gpus, splits
 from kvcore.plan.plan import Plan, make_plan, starting
 from kvcore.plan.pools import usable_share
@@ -29,8 +30,8 @@ from kvcore.plan.whatif import WhatIf, told
 from kvcore.units import MIB, format_bytes, plural
 
 MOST_PAIRS = 4
-# Numbers of the same GPU that are tried, doubling as systems are built.
-_GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
+# So many of the same GPU are tried at most.
+_MOST_GPUS = 128
 # Sizes of memory of other GPUs that are tried, the next larger ones first.
 _LARGER = 12
 
@@ -212,7 +213,7 @@ def _hardware(model: Model, before: Plan, deployment: Deployment, users: int | N
     found = []
     more = recommend(
         model, context=deployment.context, users=users or 1, engine=deployment.engine, base=deployment,
-        counts=_GPU_COUNTS, gpus=(deployment.gpu,),
+        counts=gpu_counts(_MOST_GPUS), gpus=(deployment.gpu,),
     )  # fmt: skip
     found += [
         _fitting(model, before, more_gpus_to(deployment, one.deployment), users)

@@ -41,7 +41,7 @@ def section(model: Model, case: Case, colours: theme.Palette) -> None:
         on_select=_clicked, selection_mode="points",
     )  # fmt: skip
     st.caption(
-        "Blue: fits, stronger where less room is left. Amber: fits only within the range. Grey: does not fit. ○ the "
+        "Blue: fits, stronger where less room is left. Amber: may fit, or not. Grey: does not fit. ○ the "
         "plan: click another cell to move it there, or type its place below. "
         + plain(f"Limits: {'; '.join(found.limits)}." if found.limits else "")
     )
@@ -73,14 +73,12 @@ def cell_words(case: Case) -> str:
     """What the heat map says of the plan's cell."""
     held, context = case.plan.requests, case.deployment.context
     asked = f"{plural(case.users, 'request')} of {words.tokens(context)}"
-    one = case.users == 1
     if held is None:
         return ""
+    said = f"{asked} {words.verdict(case.users, held)}"
     if case.users <= held.low:
-        return f"{asked} {'fits' if one else 'fit'}: {case.users / held.low:.0%} of the {held.low:,} that surely do."
-    if case.users <= held.high:
-        return f"{asked} {'fits' if one else 'fit'} only within the range: {words.to(held)} do."
-    return f"{asked} {'does' if one else 'do'} not fit: {words.to(held)} do."
+        return f"{said}: {case.users / held.low:.0%} of the {held.low:,} that surely do."
+    return f"{said}: {words.to(held)} do."
 
 
 def _clicked() -> None:
@@ -121,10 +119,7 @@ def _table(case: Case, found: Grid) -> list[list[str]]:
 
 
 def _fits(users: int, ends: Ends[int]) -> str:
-    verb = ("fits", "does not fit") if users == 1 else ("fit", "do not fit")
-    if users <= ends.low:
-        return f"{users:,} {verb[0]}"
-    return f"{users:,} {verb[0]} only within the range" if users <= ends.high else f"{users:,} {verb[1]}"
+    return f"{users:,} {words.verdict(users, ends)}"
 
 
 def rows(case: Case, found: Grid) -> list[dict[str, object]]:

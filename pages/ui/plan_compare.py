@@ -26,6 +26,7 @@ def section(chosen: Chosen, case: Case) -> None:
     """Keep this plan, or see the kept one beside it."""
     other = _kept(case)
     if other is None:
+        st.subheader("Compare this plan with another", anchor=False)
         with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
             st.button(
                 "Keep as plan A", key="keep_plan", on_click=_keep, args=(chosen, case), icon=":material/push_pin:"
@@ -114,6 +115,19 @@ def _rent(case: Case) -> str | tuple[str, str]:
     return (f"${found.typical:,.2f} an hour", f"{found.rental.tier}, offers up to {found.rental.newest}")
 
 
+def _number(chosen: int | None, own: str) -> str | tuple[str, str]:
+    """A setting that was chosen, else what the engine takes, as `OwnSettings` says it."""
+    if chosen is not None:
+        return f"{chosen:,}"
+    value = own.partition(": ")[2]
+    return (value, "the engine’s own") if value else "the engine’s own"
+
+
+def _asked(case: Case) -> str:
+    held = case.plan.requests
+    return f"{case.users:,}: {'refused' if held is None else words.verdict(case.users, held)}"
+
+
 def _rows(one: tuple[Chosen, Case], other: tuple[Chosen, Case]) -> list[list[str | tuple[str, str]]]:
     sides = [_side(*one), _side(*other)]
     return [[name, sides[0][name], sides[1][name]] for name in sides[0]]
@@ -122,16 +136,19 @@ def _rows(one: tuple[Chosen, Case], other: tuple[Chosen, Case]) -> list[list[str
 def _side(chosen: Chosen, case: Case) -> dict[str, str | tuple[str, str]]:
     plan, deployment = case.plan, case.deployment
     layout = plan.layout
+    own = plan_answers.own_settings(plan.model, deployment)
     share = "the engine’s own" if deployment.utilization is None else f"{deployment.utilization:g}"
     return {
         "model": chosen.name,
         "GPUs": (words.place_words(plan), words.split_words(deployment)),
         "engine": (ENGINES[deployment.engine], f"share of the memory: {share}"),
+        "tokens a step": _number(deployment.max_num_batched_tokens, own.batched),
+        "most requests at once": _number(deployment.max_num_seqs, own.seqs),
         "weights": deployment.weight_format or plan.model.checkpoint_format or plan.model.model_dtype,
         "cache": layout.kv_dtype if layout else deployment.kv_dtype,
         "longest request": f"{format_tokens(deployment.context)} tokens",
         "requests at once": "refused" if plan.requests is None else words.span(plan.requests),
-        "asked for": f"{case.users:,}: {'fit' if plan.fits else 'do not fit'}",
+        "asked for": _asked(case),
         "rent": _rent(case),
         "cache pool of a GPU": "–" if plan.kv_bytes is None else words.span_bytes(plan.kv_bytes),
         "what binds": (words.BINDS[plan.binding.kind], plan.binding.sentence),

@@ -48,7 +48,7 @@ def place(model: Model, case: Case) -> None:
             )
         with second[1]:
             st.text_input(
-                "I already have for the cache, each GPU", key=key("have"), placeholder="as planned",
+                "Cache I already have, GiB a GPU", key=key("have"), placeholder="as planned",
                 help="As a log prints it, such as 12.5 GiB: then nothing about memory is estimated. Empty: planned.",
             )  # fmt: skip
         with second[2], st.popover("Engine settings", icon=":material/tune:", key="plan_settings", width="stretch"):
@@ -97,7 +97,7 @@ def _split(model: Model, case: Case) -> None:
 
 def _name(text: str) -> str:
     # The same words whatever the plan: a browser answers with the words that it was shown, and later ones must match.
-    return "auto: the first that fits" if text == AUTO else words.split_words(read_split(text))
+    return "auto: first that fits" if text == AUTO else words.split_words(read_split(text))
 
 
 def _refused(model: Model, case: Case) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kvcore.plan.ends import Ends
 from kvcore.units import format_tokens
+from pages.ui import plan_words as words
 from pages.ui.plain import in_chart
 from pages.ui.theme import DASHES, FONT_SIZE, Chart, Palette, figure
 from pages.ui.variant_curves import spread
@@ -112,8 +112,9 @@ def _short(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Names as there is room for beside the lines: two lines at most, cut where they are longer."""
     found = {}
     for name in names:
-        lines = textwrap.wrap(name.partition(":")[0], _LONGEST, max_lines=2, placeholder="…")
-        found[name] = tuple(lines) or ("…",)
+        lines = words.wrapped(name.partition(":")[0], _LONGEST)
+        more = [f"{lines[1][: _LONGEST - 1]}…"] if len(lines) > 2 else lines[1:]
+        found[name] = (*lines[:1], *more) or ("…",)
     same = [name for name in names if list(found.values()).count(found[name]) > 1]
     # What tells two of them apart stands behind the colon, or at the end.
     return found | {

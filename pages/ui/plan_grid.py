@@ -14,6 +14,7 @@ import numpy as np
 
 from kvcore.plan.grid import Grid
 from kvcore.units import format_tokens
+from pages.ui import plan_words as words
 from pages.ui.plain import in_chart
 from pages.ui.theme import FONT_SIZE, Chart, Palette, figure
 from pages.ui.words import plural
@@ -122,7 +123,7 @@ def _edge(xs: list[float], ys: list[float], found: Grid, colours: Palette) -> li
     ]
 
 
-_SAID = {2: "fits", 1: "fits only within the range", 0: "does not fit"}
+_SAID = {2: words.FITS, 1: words.MAY_FIT, 0: words.NOT_FIT}
 
 
 def _cells(found: Grid, fits: np.ndarray, low: np.ndarray) -> dict[str, Any]:
@@ -177,13 +178,14 @@ def _words(xs: list[float], ys: list[float], fits: np.ndarray, colours: Palette)
     """`fits` and `does not fit`, where there is room for the words: in the corners farthest from the edge."""
     notes = []
     # Each reaches from its corner into the plot, so that no width cuts it.
-    for state, words, row, column, side in ((2, "fits", 0.14, 0.1, "left"), (0, "does not fit", 0.72, 0.93, "right")):
+    corners = ((2, 0.14, 0.1, "left"), (0, 0.72, 0.93, "right"))
+    for state, row, column, side in corners:
         if (fits == state).sum() < 0.12 * fits.size:
             continue
         at = (int(fits.shape[0] * row), int(fits.shape[1] * column))
         if fits[at] == state:
             place = {"x": xs[at[1]], "y": ys[at[0]], "xanchor": side, "yanchor": "bottom"}
-            notes.append(_note(words, colours, size=FONT_SIZE + 3, **place))
+            notes.append(_note(_SAID[state], colours, size=FONT_SIZE + 3, **place))
     return notes
 
 

@@ -18,7 +18,17 @@ from kvcore.plan.remedies import remedies, shortfall
 from kvcore.plan.traffic import Traffic
 from kvcore.plan.whatif import WhatIf, whatifs
 from kvcore.units import format_bytes
-from pages.ui import html_table, plan_answers, plan_parts, plan_people, plan_state, plan_sweeps, theme, variant_more
+from pages.ui import (
+    html_table,
+    plan_answers,
+    plan_idle,
+    plan_parts,
+    plan_people,
+    plan_state,
+    plan_sweeps,
+    theme,
+    variant_more,
+)
 from pages.ui import plan_words as words
 from pages.ui.plain import plain
 from pages.ui.plan_answers import Case
@@ -31,6 +41,10 @@ _SHOWN = 8
 _MILDEST = ("cache format", "weight format")
 _BOUGHT = ("more GPUs", "GPU")
 _DRAWN = 3
+_ORDER = (
+    "One change of each kind, of formats the mildest. First what needs no other GPUs, by its gain; then what has to be "
+    "bought; last shorter requests, which are another question."
+)
 
 
 def slug(one: WhatIf) -> str:
@@ -103,11 +117,11 @@ def _changes(case: Case, found: Sequence[WhatIf]) -> None:
         st.subheader("No single change lets in more", anchor=False)
         return
     top = _best(found)
-    st.subheader(plain(_title(top[0])), anchor=False)
+    title = _title(top[0], found)
+    st.subheader(plain(title), anchor=False)
     shown = top[:_SHOWN]
-    explained = words.glossary([_title(top[0]), *(one.change for one in shown)], but=words.split_words(case.deployment))
-    if explained:
-        st.caption(plain(explained))
+    explained = words.glossary([title, *(one.change for one in shown)], but=words.split_words(case.deployment))
+    st.caption(plain(f"{_ORDER} {explained}".rstrip()))
     _rows(case, shown, "lever", with_gain=True)
     _all(case, found)
 
@@ -139,15 +153,21 @@ def change_words(one: WhatIf) -> str:
     return re.sub(r"[a-z][a-z.-]+", lambda word: ENGINES.get(word[0], word[0]), one.change)
 
 
-def _title(one: WhatIf) -> str:
-    name = ENGINES.get(one.name, one.name)
+def _title(one: WhatIf, found: Sequence[WhatIf]) -> str:
+    """What the first row gains, in which sense it is first, and the largest gain of all where that is another's."""
+    lead = "If you change one thing" if one.kind in (*_BOUGHT, "context") else "Without buying anything"
+    said = f"{lead}: {ENGINES.get(one.name, one.name)} {_much(one)}"
+    most = max((other for other in found if other.kind != "context"), key=lambda other: other.gain or 0.0, default=one)
+    if one.gain is None or words.factor(most.gain) == words.factor(one.gain) or (most.gain or 0.0) <= one.gain:
+        return said
+    return f"{said}, of all changes {ENGINES.get(most.name, most.name)} the most: {words.factor(most.gain)}"
+
+
+def _much(one: WhatIf) -> str:
     gain = words.factor(one.gain)
-    much = (
-        "lets in the first"
-        if one.gain is None
-        else f"lets in {gain.lstrip('+')} {'more' if '%' in gain else 'as many'}"
-    )
-    return f"If you change one thing: {name} {much}"
+    if one.gain is None:
+        return "lets in the first"
+    return f"lets in {gain.lstrip('+')} {'more' if '%' in gain else 'as many'}"
 
 
 def _rows(case: Case, found: Sequence[WhatIf], prefix: str, *, with_gain: bool) -> None:
@@ -196,6 +216,7 @@ def _all(case: Case, found: Sequence[WhatIf]) -> None:
             for one in found
         ]  # fmt: skip
         st.html(html_table.table("Every change that helps", columns, cells))
+        st.caption(plain(plan_idle.idle(case, {one.kind for one in found})))
         variant_more.download(
             lambda: [
                 {"kind": one.kind, "change": one.change, "gain at the safe end": one.gain,

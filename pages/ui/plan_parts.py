@@ -7,6 +7,8 @@ from typing import Any
 
 import streamlit as st
 
+from kvcore.plan.basis import basis
+from kvcore.plan.bindings import beside_stated_pool
 from kvcore.plan.ends import Ends
 from kvcore.plan.hourly import hourly
 from kvcore.units import GIB, MAX_TOKENS, format_bytes
@@ -57,13 +59,12 @@ def _requests_line(case: Case) -> str:
         return ""
     replicas = f" on {case.deployment.dp} replicas" if case.deployment.dp > 1 else ""
     best = f"best guess {plan.requests.best:,}{replicas}" if not plan.requests.is_one else f"all ends agree{replicas}"
-    users = plural(case.users, "user")
-    verb = "s" if case.users == 1 else ""
+    said = f"{best}; {plural(case.users, 'user')} {words.verdict(case.users, plan.requests)}"
     if plan.fits:
-        return f"{best}; {users} fit{verb} at the safe end"
+        return f"{said} at the safe end" if not plan.requests.is_one else said
     if plan.requests.high >= case.users:
-        return f"{best}; {users} fit{verb} only at the hopeful end"
-    return f"{best}; {users} do{'es' if verb else ''} not fit"
+        return f"{said}: {'at best guess' if plan.requests.best >= case.users else 'at the hopeful end only'}"
+    return said
 
 
 def _longest(longest: Ends[int]) -> str:
@@ -133,6 +134,8 @@ def refusal(case: Case) -> None:
     plan = case.plan
     if plan.refused:
         notice.error(plain(plan.binding.sentence), icon=":material/error:")
+    for note in beside_stated_pool(basis(plan.model, case.deployment)):
+        notice.warning(plain(note), icon=":material/warning:")
 
 
 def how(case: Case) -> None:

@@ -75,7 +75,8 @@ def people(model: Model, case: Case) -> None:
     heading.subheader(plain(_title(traffic, active, found)), anchor=False)
     columns = (("counted as", "w"), ("tokens", "n"), ("requests at once", "n"), ("people on average", "n"),
                ("people, 99 of 100 moments", "n"), ("your people", ""))  # fmt: skip
-    st.html(html_table.table("What fits, by how long a request is counted", columns, [_row(one) for one in found.fits]))
+    cells = [_row(one, traffic.people) for one in found.fits]
+    st.html(html_table.table("What fits, by how long a request is counted", columns, cells))
     notes = [active.sentence, *found.notes]
     st.caption(plain(" ".join(notes)))
     _ways(model, case, traffic)
@@ -83,15 +84,21 @@ def people(model: Model, case: Case) -> None:
 
 def _title(traffic: Traffic, active: Active, found: Expected) -> str:
     best = next((one for one in found.fits if one.fits), None)
+    maybe = next((one for one in found.fits if one.people_nearly_always.high >= traffic.people), None)
     who = "1 person" if traffic.people == 1 else f"{traffic.people:,} people"
     keep = f"{who} keep{'s' if traffic.people == 1 else ''} {words.times(float(active.mean))} requests busy"
+    if best is None and maybe is not None:
+        return f"{keep}, {active.nearly_always:,} in the busiest moments: they {words.MAY_FIT}, {_HOW[maybe.name]}"
     if best is None:
         return f"{keep}, {active.nearly_always:,} in the busiest moments: too many, however they are counted"
-    how = {"worst case": "even if each grows to the limit", "expected peak": "if none grows beyond what is expected",
-           "steady state": "but only in steady state"}[best.name]  # fmt: skip
-    return f"{keep}, {active.nearly_always:,} in the busiest moments: they fit, {how}"
+    return f"{keep}, {active.nearly_always:,} in the busiest moments: they fit, {_HOW[best.name]}"
 
 
+_HOW = {
+    "worst case": "even if each grows to the limit",
+    "expected peak": "if none grows beyond what is expected",
+    "steady state": "but only in steady state",
+}
 _NAMES = {
     "worst case": ("worst case", "every request may grow to the limit"),
     "expected peak": ("expected end", "every request grows to its expected end"),
@@ -99,7 +106,7 @@ _NAMES = {
 }
 
 
-def _row(one: Fit) -> list[str | tuple[str, str]]:
+def _row(one: Fit, people: int) -> list[str | tuple[str, str]]:
     shared = ""
     if one.own_tokens != one.tokens:
         shared = f"{one.own_tokens:,} {'of its own' if one.own_tokens < one.tokens else 'set aside'}"
@@ -109,7 +116,7 @@ def _row(one: Fit) -> list[str | tuple[str, str]]:
         words.span(one.requests),
         words.span(one.people),
         words.span(one.people_nearly_always),
-        "fit" if one.fits else "do not fit",
+        words.verdict(people, one.people_nearly_always),
     ]
 
 
@@ -145,6 +152,8 @@ def _controls() -> None:
             )  # fmt: skip
 
 
+# What a request is counted as in each.
+_COUNTED = {"latency": "the longest", "balanced": "as long as expected", "throughput": "held on average"}
 _WAYS = {"latency": "For latency", "balanced": "Balanced", "throughput": "For throughput"}
 
 
@@ -162,11 +171,12 @@ def _ways(model: Model, case: Case, traffic: Traffic) -> None:
     for column, one in zip(columns, found, strict=True):
         with column, st.container(border=True, height="stretch", gap="xsmall"):
             st.metric(_WAYS[one.kind], f"{one.requests:,} at once")
+            st.caption(plain(f"of {words.tokens(one.tokens)}, {_COUNTED[one.kind]}"))
             st.markdown(_facts(one))
             st.caption(plain(one.trade))
             st.button(
                 "Use this", key=f"way_{one.kind}", on_click=plan_parts.go, icon=":material/check:",
-                args=(case, one.deployment, None, f"{_WAYS[one.kind]}: {'; '.join(one.changes)}"),
+                args=(case, one.deployment, None, f"{_WAYS[one.kind]}: {one.requests:,} of {words.tokens(one.tokens)}"),
                 disabled=not one.changes, help=plain("; ".join(one.changes)) or "It runs so already.",
             )  # fmt: skip
 
@@ -174,15 +184,15 @@ def _ways(model: Model, case: Case, traffic: Traffic) -> None:
 def _ways_title(first: Preset, last: Preset) -> str:
     if last.requests <= first.requests or not first.requests:
         return "Three ways to run it"
-    times = last.requests / first.requests
-    return f"Filling the pool instead of keeping every cache resident lets {words.times(times)}× as many in"
+    return f"Filling the pool lets {last.requests:,} in at once, keeping every cache resident {first.requests:,}"
 
 
 def _facts(one: Preset) -> str:
     speed, step = one.tokens_per_s_at_most, one.step
     parts = []
     if one.oversubscription is not None:
-        parts.append(f"**{words.times(one.oversubscription)}×** what fits at the longest")
+        # Settings of its own: as many at the longest as these settings hold, and not as those of another card do.
+        parts.append(f"**{words.times(one.oversubscription)}×** the {one.worst:,} that fit at the longest with it")
     if step is not None and speed is not None:
         parts.append(f"≤ **{speed:,.0f}** tokens/s in all, ≥ **{words.seconds(step.seconds_at_least)}** a token")
     parts.append(

@@ -75,7 +75,7 @@ def curve_chart(
 def bars_chart(bars: Sequence[Bar], *, counted: str, users: int | None, colours: Palette) -> tuple[Chart, str]:
     """(figure, text alternative): a bar a value, the range hatched at its end, its figures in the margin."""
     places = list(range(len(bars)))[::-1]
-    names = ["<br>".join(in_chart(part) for part in textwrap.wrap(one.name, _LONGEST)) for one in bars]
+    names = ["<br>".join(in_chart(part) for part in words.wrapped(one.name, _LONGEST)) for one in bars]
     figures = [words.span(one.most) for one in bars]
     hover = [f"{in_chart(one.name)}: {said}" for one, said in zip(bars, figures, strict=True)]
     fill = colours.parts["overhead"]

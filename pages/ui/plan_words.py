@@ -36,6 +36,17 @@ def times(value: float) -> str:
     return f"{value:.2g}" if value < 9.95 else f"{value:,.0f}"
 
 
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of so many characters at most, broken at spaces and behind underscores; within a word only if need be."""
+    lines = [""]
+    for part in re.split(r"(?<=[_\s])", text):
+        if lines[-1] and len((lines[-1] + part).rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    cut = [line.strip() for line in lines if line.strip()]
+    return [line[at : at + width] for line in cut for at in range(0, len(line), width)]
+
+
 def ended(text: str) -> str:
     """A sentence with its full stop, one and not two."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
@@ -131,6 +142,17 @@ def requests_of(count: str, tokens: int) -> str:
     return f"{count} request{'' if count == '1' else 's'} of {format_tokens(tokens)}"
 
 
+# What is said of users against the range of those that fit: at its safe end, within it, beyond it.
+FITS, MAY_FIT, NOT_FIT = "fits", "may fit, or not", "does not fit"
+_MANY = {FITS: "fit", MAY_FIT: "may fit, or not", NOT_FIT: "do not fit"}
+
+
+def verdict(users: int, ends: Ends[int]) -> str:
+    """`fit`, `may fit, or not` or `do not fit`, and with `s` for one: the same three words everywhere."""
+    state = FITS if users <= ends.low else MAY_FIT if users <= ends.high else NOT_FIT
+    return state if users == 1 else _MANY[state]
+
+
 def title(name: str, plan: Plan, users: int) -> str:
     """The answer in one sentence, as markdown; so is `name`."""
     place, engine = plain(place_words(plan)), ENGINES[plan.deployment.engine]
@@ -157,17 +179,17 @@ def title(name: str, plan: Plan, users: int) -> str:
     if plan.fits:
         return f"{_fits(users)}: {name} on {place} holds {held} at once, then {_ends(plan)}"
     if plan.requests.high >= users:
-        return f"{users:,} may fit, or not: {name} on {place} holds {held} at once, then {_ends(plan)}"
+        who = _fits(users).rsplit(" ", 1)[0]
+        return f"{who} {MAY_FIT}: {name} on {place} holds {held} at once, then {_ends(plan)}"
     return f"{asked} {not_fit}: {name} on {place} holds **{to(plan.requests)}**, then {_ends(plan)}"
 
 
 def answer(plan: Plan, users: int) -> str:
-    """The answer in few words: `38–43 at once, 30 fit`."""
+    """The answer in few words: `38–43 of 32K at once, 30 fit`."""
     if plan.requests is None:
         return "refused as chosen"
-    fits = _fits(users).replace(" users", "") if plan.fits else f"{users:,} {'does' if users == 1 else 'do'} not fit"
-    fits = "1 fits" if plan.fits and users == 1 else fits
-    return f"{span(plan.requests)} at once, {fits}"
+    length = format_tokens(plan.deployment.context)
+    return f"{span(plan.requests)} of {length} at once, {users:,} {verdict(users, plan.requests)}"
 
 
 def _fits(users: int) -> str:

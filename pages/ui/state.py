@@ -10,6 +10,7 @@ a page does not show, so `keep` puts the last value back before each run.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -34,6 +35,12 @@ KEYS = ("model", "tokens", "batch", "k_format", "v_format", "source", "compare",
         "engine", "gpu", "tp", "designs", "design", "weights", "gpus", "other", "trend", *plan_state.KEYS)  # fmt: skip
 VARIANTS, CONCURRENCY, LIVE = "variants", "concurrency", "live"
 MAX_RANKS = 4096
+# Every parameter that an address of any screen may have.
+_KNOWN = tuple(
+    field.name
+    for options in (Scenario, VariantOptions, ConcurrencyOptions, LiveOptions)
+    for field in fields(options)  # type: ignore[arg-type]
+)
 _SEEN = "seen_query"
 _SHADOW = "shadow"
 _TURNED = "turned_page"
@@ -53,7 +60,7 @@ def begin(page: str) -> None:
         state[_LEFT_EMPTY] = not query and bool(arrived.get(page))
         query = query or arrived.get(page, {})
         scenario, problems = Scenario.from_query(query)
-        state["problems"] = list(problems)
+        state["problems"] = [*problems, *_unknown(query)]
         adopt(scenario)
         if page == VARIANTS or "designs" not in state:
             options, more = VariantOptions.from_query(query)
@@ -82,6 +89,17 @@ def begin(page: str) -> None:
     if state[_TURNED] and "scenario" in state:
         plan_state.follow(state["scenario"])
         arrived[page] = _query(state["scenario"])
+
+
+def _unknown(query: dict[str, str]) -> list[str]:
+    """A sentence about the parameters of an address that no screen has; they would be dropped without a word."""
+    lost = [name for name in query if name not in _KNOWN]
+    if not lost:
+        return []
+    near = [close[0] for name in lost if (close := difflib.get_close_matches(name, _KNOWN, 1))]
+    hint = f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else "."
+    said = ", ".join(name[:40] for name in lost[:6])
+    return [f"The address's {said} {'was' if len(lost) == 1 else 'were'} not taken: no screen has such a setting{hint}"]
 
 
 def _carry_gpus(left: str | None) -> None:

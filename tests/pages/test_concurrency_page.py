@@ -554,7 +554,7 @@ def test_hardware_is_compared_when_asked_and_one_of_it_can_be_used() -> None:
     gpus, _, name = offered[1].partition(" × ")
     assert at.title[0].value.startswith("12 users fit")
     assert name in read(at.title[0].value)
-    assert at.query_params.get("count", ["8"]) == [gpus]
+    assert at.query_params.get("count", "8") == gpus
 
 
 def test_the_log_to_expect_stands_under_the_command() -> None:
@@ -647,7 +647,7 @@ def test_a_button_says_what_it_changed_and_the_new_answer() -> None:
     at.button(key="example_deepseek").click()
     rerun(at)
     assert "**DeepSeek V3 on 8 × H200** → " in toasts(at)
-    assert re.search(r"\d+–\d+ at once, 30 fit", toasts(at))
+    assert re.search(r"\d+–\d+ of 32K at once, 30 fit", toasts(at))
     assert "(#answer)" in at.toast[0].value
     rerun(at)
     assert not at.toast
@@ -680,7 +680,7 @@ def test_the_plan_is_moved_without_a_mouse_and_the_grid_is_a_table() -> None:
     assert at.selectbox(key="tokens").value == "4K"
     # 51 GiB / (4,096 × 40 KiB) = 326.
     assert numbers(at)[0] == "326"
-    assert "**41 requests of 4K tokens** → 326 at once, 41 fit" in toasts(at)
+    assert "**41 requests of 4K tokens** → 326 of 4K at once, 41 fit" in toasts(at)
 
 
 def test_nothing_is_drawn_where_nothing_fits() -> None:
@@ -747,3 +747,111 @@ def test_what_a_lever_would_hold_in_a_sentence() -> None:
         "Number of GPUs: 10 to 12 with <b>x</b> as planned, 200 with a name that is longer than one line GPUs"
     )
     assert "none holds more than <b>x</b> as planned" in plan_sweeps.title("cache", BARS[:1])
+
+
+def test_a_preset_is_the_same_after_another_and_the_cards_stay() -> None:
+    at = open_page()
+    cards = [metric.value for metric in at.metric if metric.label in ("For latency", "Balanced", "For throughput")]
+    at.button(key="way_throughput").click()
+    rerun(at)
+    assert {"util": "0.95", "batched": "16384"}.items() <= at.query_params.items()
+    # Whose requests the figure counts is said, because the answer beside it counts longer ones.
+    most = cards[2].removesuffix(" at once")
+    assert re.search(rf"\*\*For throughput: {most} of 6,656 tokens\*\* → \d+–\d+ of 32K at once, 30 fit", toasts(at))
+    again = [metric.value for metric in at.metric if metric.label in ("For latency", "Balanced", "For throughput")]
+    assert again == cards
+    at.button(key="way_latency").click()
+    rerun(at)
+    fresh = open_page()
+    fresh.button(key="way_latency").click()
+    rerun(fresh)
+    assert at.query_params["batched"] == fresh.query_params["batched"] == "2048"
+    assert at.query_params["seqs"] == fresh.query_params["seqs"] == cards[0].removesuffix(" at once")
+    assert "util" not in at.query_params
+
+
+def test_the_heading_of_the_presets_has_the_numbers_of_their_cards() -> None:
+    at = open_page()
+    first, last = (
+        next(one.value for one in at.metric if one.label == label).removesuffix(" at once")
+        for label in ("For latency", "For throughput")
+    )
+    said = f"Filling the pool lets {last} in at once, keeping every cache resident {first}"
+    assert any(said in read(one.value) for one in at.markdown)
+
+
+@pytest.mark.parametrize(
+    ("users", "one", "said"),
+    [(2, "fit", "fit"), (1, "fits", "fits"), (4, "may fit, or not", "may"), (6, "do not fit", "not")],
+)
+def test_users_are_said_to_fit_in_three_ways(users: int, one: str, said: str) -> None:
+    assert words.verdict(users, Ends(low=2, best=4, high=5)) == one, said
+
+
+def test_what_may_fit_is_said_alike_everywhere() -> None:
+    """Between the safe and the hopeful end: in the title, on the card, beside the grid and in the comparison."""
+    model = catalogue.load(LLAMA)
+    most = make_plan(model, Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8)).requests
+    assert most is not None
+    assert most.low < most.best < most.high
+    for users, why in ((most.best, "at best guess"), (most.high, "at the hopeful end only")):
+        at = open_page(users=str(users), kept="as-is", split="tp8")
+        assert title(at).startswith(f"{users} users may fit, or not: ")
+        cards_html = " ".join(html.proto.body for html in at.get("html")) + captions(at)
+        assert f"{users} users may fit, or not: {why}" in read(cards_html)
+        assert any(f"{users} requests of 32K tokens may fit, or not: " in read(one.value) for one in at.markdown)
+        assert f"{users}: may fit, or not" in tables(at)
+
+
+def test_the_fewest_gpus_that_make_it_fit_are_three_hosts() -> None:
+    at = open_page(tokens="131072", count="4")
+    shown = " ".join(read(one.value) for one in at.markdown)
+    assert "24 GPUs instead of 4" in shown
+    assert "32 GPUs instead of 4" not in shown
+
+
+def test_a_number_of_gpus_by_another_name_is_taken_and_an_unknown_parameter_is_said() -> None:
+    at = open_page(gpus="4", modell="x")
+    assert at.selectbox(key="plan_count").value == "4"
+    said = " ".join(read(one.value) for one in at.warning)
+    assert "The address's modell was not taken: no screen has such a setting; did you mean model?" in said
+    assert not open_page(gpus="4").warning
+
+
+def test_a_stated_cache_that_the_weights_leave_no_room_for_is_warned_of() -> None:
+    """GLM-5.2 in one GPU of 288 GB beside 206 GiB of cache: the answer is about the pool alone."""
+    at = open_page(model="zai-org/GLM-5.2", tokens="4096", gpu="b300", count="1", have="206 GiB", users="1")
+    assert any("stated pool does not go with these weights" in read(one.value) for one in at.warning)
+    assert not open_page(**STATED).warning
+
+
+def test_levers_that_gain_nothing_are_named() -> None:
+    said = captions(open_page())
+    for words_of_it in (
+        "offloading to CPU memory (it keeps the caches of those who wait",
+        "more requests by the engine's own limit (the cache is full before",
+        "prefix sharing (no shared prefix is named",
+    ):
+        assert words_of_it in said
+
+
+def test_the_heading_of_the_levers_says_which_of_them_it_means() -> None:
+    at = open_page()
+    heading = next(read(one.value) for one in at.subheader if one.value.startswith("Without buying anything"))
+    assert re.search(r"fp8 cache lets in 2\.\d× as many, of all changes .* the most: \d\.\d×", heading)
+
+
+def test_a_comparison_has_the_settings_of_a_step() -> None:
+    at = open_page(batched="4096", kept="as-is")
+    table = tables(at)
+    assert "tokens a step" in table
+    assert "4,096" in table
+    assert "most requests at once" in table
+    assert "Compare this plan with another" in subheaders(open_page())
+
+
+def test_names_break_behind_underscores_and_not_within_words() -> None:
+    assert words.wrapped("turboquant_k8v4 cache", 14) == ["turboquant_", "k8v4 cache"]
+    assert words.wrapped("fp8 cache", 14) == ["fp8 cache"]
+    assert words.wrapped("abcdefgh", 3) == ["abc", "def", "gh"]
+    assert words.wrapped("", 3) == []

@@ -13,6 +13,7 @@ from kvcore.plan.answers import fewest_gpus, first_split, fits, least_utilizatio
 from kvcore.plan.basis import last_that_holds
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
+from kvcore.plan.gpu_counts import gpu_counts
 from kvcore.plan.plan import make_plan
 from kvcore.plan.shards import shards
 from kvcore.units import GIB, KIB, MIB
@@ -56,15 +57,34 @@ def test_no_context_fits_more_users_than_the_engine_allows() -> None:
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm"])
-def test_fewest_gpus_fits_and_half_of_them_do_not(name: str) -> None:
+def test_fewest_gpus_fits_and_no_fewer_of_them_do(name: str) -> None:
     model, asked = load(LLAMA), plain(engine=name)
     found = fewest_gpus(model, asked, 10)
     assert found is not None
     # 141 GB of weights need two GPUs of 80 GB at least, and 100 GiB of cache two more.
     assert found.gpus >= 4
     assert make_plan(model, found, 10).fits
-    for shard in shards(model, name, found.gpus // 2):
-        assert shard.refused or not make_plan(model, shard.onto(asked), 10).fits
+    for count in range(1, found.gpus):
+        for shard in shards(model, name, count):
+            assert shard.refused or not make_plan(model, shard.onto(asked), 10).fits
+
+
+def test_the_fewest_gpus_need_not_be_a_power_of_two() -> None:
+    """30 requests of 10 GiB at 128K do not fit two hosts of H100s and fit three: eight ranks by three stages."""
+    model, asked = load(LLAMA), plain(context=128 * KIB)
+    found = fewest_gpus(model, asked, 30)
+    assert found is not None
+    assert found.gpus == 24
+    assert make_plan(model, found, 30).fits
+    assert make_plan(model, replace(asked, tp=8, pp=3), 30).fits
+    for shard in shards(model, "vllm", 16):
+        assert shard.refused or not make_plan(model, shard.onto(asked), 30).fits
+
+
+def test_numbers_of_gpus_are_those_of_a_host_and_then_whole_hosts() -> None:
+    assert gpu_counts(16) == (1, 2, 3, 4, 5, 6, 7, 8, 16)
+    assert gpu_counts(3) == (1, 2, 3)
+    assert [count for count in gpu_counts(1024) if count > 8] == [*range(16, 129, 8), *range(256, 1025, 128)]
 
 
 def test_the_first_split_is_the_one_in_which_the_users_fit() -> None:

@@ -116,6 +116,15 @@ def test_a_split_of_other_gpus_is_named() -> None:
     assert ConcurrencyOptions.from_query({"split": "dp2-tp4"})[0].split == "tp4-dp2"
 
 
+def test_gpus_is_a_number_of_gpus_here_too() -> None:
+    """The command and another screen call it so; what is named in this screen's own word comes first."""
+    assert ConcurrencyOptions.from_query({"gpus": "4"}) == (ConcurrencyOptions(count=4), ())
+    assert ConcurrencyOptions.from_query({"gpus": "4", "count": "2"})[0].count == 2
+    for text in ("auto", "0", "", "many"):
+        assert ConcurrencyOptions.from_query({"gpus": text})[0].count == 8
+    assert "within 1 … 4,096" in ConcurrencyOptions.from_query({"gpus": "5000"})[1][0]
+
+
 def test_its_parameters_are_nobody_elses() -> None:
     """All stand in one address; the format of the weights is the same choice on two screens."""
     assert not set(READERS) & set(Scenario.__dataclass_fields__)

@@ -10,7 +10,7 @@ import pytest
 from kvcore.errors import PlanError
 from kvcore.hardware import accelerator
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.presets import preset, presets
+from kvcore.plan.presets import KINDS, preset, presets
 from kvcore.plan.traffic import Traffic
 from kvcore.units import GIB
 from tests.models import model
@@ -94,6 +94,28 @@ def test_what_was_chosen_by_hand_stays() -> None:
     assert found.utilization == 0.8
     assert found.max_num_batched_tokens == 4096
     assert preset(LLAMA, replace(chosen, utilization=None), CHAT, "throughput").deployment.utilization == 0.95
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp"])
+def test_a_preset_is_the_same_whichever_was_taken_before(engine: str) -> None:
+    """Also after one that was taken arrived in a link, and after two of them."""
+    tp, pp = (1, 8) if engine == "llama.cpp" else (8, 1)
+    start = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=tp, pp=pp, engine=engine)
+    fresh = [one.deployment for one in presets(LLAMA, start, CHAT)]
+    for taken in fresh:
+        assert [one.deployment for one in presets(LLAMA, taken, CHAT)] == fresh
+        assert not preset(LLAMA, taken, CHAT, KINDS[fresh.index(taken)]).changes
+    if engine == "vllm":
+        assert (fresh[0].utilization, fresh[0].max_num_batched_tokens) == (None, 2048)
+        assert (fresh[2].utilization, fresh[2].max_num_batched_tokens) == (0.95, 16_384)
+        back = preset(LLAMA, fresh[2], CHAT, "latency").changes
+        assert "tokens a step: 2,048" in back
+        assert "share of the memory: the engine's own" in back
+
+
+def test_each_counts_its_requests_at_a_length_of_its_own() -> None:
+    """The longest, 4,096 + 1,024, and 4,096 + 1,024 / 2."""
+    assert [one.tokens for one in presets(LLAMA, FOUR_H100, CHAT)] == [32_768, 5120, 4608]
 
 
 def test_slots_of_llama_cpp_are_never_evicted() -> None:

@@ -138,7 +138,7 @@ def test_more_gpus_are_the_fewest_that_suffice() -> None:
     one = Deployment(gpu=accelerator("h100-sxm"), context=8192)
     found = {remedy.kind: remedy for remedy in remedies(LLAMA, one)}
     offered = found["more GPUs"].deployment.gpus
-    assert offered in (2, 4)
+    assert offered in (2, 3, 4)
     tried = [shard.onto(one) for count in (1, 2) if count < offered for shard in shards(LLAMA, "vllm", count)]
     assert not any(make_plan(LLAMA, deployment).fits for deployment in tried)
     # The smallest larger GPU that holds the weights and 2.5 GiB more.

@@ -184,6 +184,20 @@ def test_published_results_of_a_cache_format() -> None:
     assert cache_quality("some/other", "bf16") == ""
 
 
+def test_the_price_of_two_formats_says_which_is_for_the_keys() -> None:
+    for name in ("turboquant_k8v4", "q8_0/q4_0"):
+        keys, _, values = cache_quality("some/other", name).partition("For the values, in 4: ")
+        assert keys.startswith("For the keys, in 8 bits: usually small")
+        assert values.startswith("small on easy tasks, large on hard ones")
+    assert "For the" not in cache_quality("some/other", "turboquant_4bit_nc")
+
+
+def test_an_increase_against_none_is_said_as_one() -> None:
+    said = cache_quality("some/other", "turboquant_k8v4")
+    assert "On a model that the source does not name: perplexity 1.17 % higher (" in said
+    assert "instead of 0" not in said
+
+
 @pytest.mark.parametrize(("dp", "doubled"), [(2048, True), (2049, False), (4096, False)])
 def test_no_more_gpus_than_can_be_planned(dp: int, doubled: bool) -> None:
     """4,096 GPUs are the most; twice as many as 2,048 are those."""
