@@ -53,6 +53,8 @@ class Lever:
     extra_arithmetic: Claim
     recall: Claim
     """What becomes of tokens far back."""
+    engines: Claim | None
+    """Which engines do it, for what no variant or format stands for; None where their rules say so themselves."""
     variants: tuple[str, ...]
     """Names of kvcore.variants (the part before the colon) that are this lever."""
     formats: tuple[str, ...]
@@ -241,6 +243,7 @@ def _lever(row: _Row) -> Lever:
         quality_risk=row.claim("quality_risk"),
         extra_arithmetic=row.claim("extra_arithmetic"),
         recall=row.claim("recall"),
+        engines=row.claim("engines") if row.maybe("engines") else None,
         variants=row.names("variants"),
         formats=row.names("formats"),
         retrieved=row.needed("retrieved"),

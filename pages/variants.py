@@ -52,7 +52,7 @@ parts.gains(found, shown, rung, scenario, place)
 variant_more.download(lambda: parts.gain_rows(found, scenario), "kv-cache-variants", "gains")
 st.subheader(variant_attention.title(mine, place), anchor="attention")
 variant_attention.numbers(mine, scenario, place)
-variant_more.prices(shown, rung)
+variant_more.prices(found, shown, rung)
 with st.container(key="against", gap="xsmall"):
     variant_more.against(chosen, scenario, options, colours)
 with st.container(key="trend_section", gap="xsmall"):

@@ -7,6 +7,7 @@ sideways. Roles are written out, because a table that is laid out otherwise is n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 STYLE = """<style>
@@ -21,6 +22,7 @@ STYLE = """<style>
 .kv-table tr.on{box-shadow:inset 4px 0 0 currentColor}
 .kv-table tr.on td.n{font-weight:600}
 .kv-table small{display:block;font-size:.875rem;font-weight:400;opacity:.86}
+.kv-table small a{color:inherit;text-decoration:underline}
 .kv-table .w{min-width:12rem}
 @media (max-width:640px){
 .kv-table,.kv-table tbody{display:block}
@@ -40,16 +42,27 @@ STYLE = """<style>
 </style>"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cited:
+    """A cell with its sources below: (name, address) of each, the address empty where there is none to go to."""
+
+    text: str
+    sources: tuple[tuple[str, str], ...]
+
+
+Cell = str | tuple[str, str] | Cited
+
+
 def table(
     caption: str,
     columns: Sequence[tuple[str, str]],
-    rows: Sequence[Sequence[str | tuple[str, str]]],
+    rows: Sequence[Sequence[Cell]],
     chosen: int | None = None,
 ) -> str:
     """HTML of a table that a keyboard can scroll where it is wider than its place.
 
-    A column is (title, class: `n` numbers, `w` words, or empty). A cell is a text or (text, small text below it); all
-    are escaped. The first cell of a row names it.
+    A column is (title, class: `n` numbers, `w` words, or empty). A cell is a text, (text, small text below it) or
+    Cited; all are escaped. The first cell of a row names it.
     """
     head = "".join(
         f"<th scope='col' role='columnheader' class='{kind}'>{escape(title)}</th>" for title, kind in columns
@@ -68,11 +81,20 @@ def table(
     )
 
 
-def _cell(cell: str | tuple[str, str], title: str, kind: str, *, first: bool) -> str:
+def _cell(cell: Cell, title: str, kind: str, *, first: bool) -> str:
     """A cell, with the title that it has on a phone; one that is empty is left out there."""
-    text, small = (cell, "") if isinstance(cell, str) else cell
-    inner = escape(text) + (f"<small>{escape(small)}</small>" if small else "")
+    if isinstance(cell, Cited):
+        text, small = cell.text, " · ".join(_source(name, address) for name, address in cell.sources)
+    else:
+        text, small = (cell, "") if isinstance(cell, str) else (cell[0], escape(cell[1]))
+    inner = escape(text) + (f"<small>{small}</small>" if small else "")
     if first:
         return f"<th scope='row' role='rowheader' class='{kind}'>{inner}</th>"
     look = " ".join(one for one in (kind, "" if title else "bare", "" if inner else "none") if one)
     return f"<td role='cell' class='{look}' data-title='{escape(title)}'>{inner}</td>"
+
+
+def _source(name: str, address: str) -> str:
+    if not address.startswith("https://"):
+        return escape(name)
+    return f"<a href='{escape(address)}' target='_blank' rel='noopener'>{escape(name)}</a>"

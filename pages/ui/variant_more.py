@@ -13,18 +13,20 @@ from kvcore.compare import Comparison, compare
 from kvcore.formats import KV_FORMATS, KVFormat
 from kvcore.hardware import capacity_lines
 from kvcore.ladder import SHIPPED, Ladder, Rung
-from kvcore.levers import CHECK_LABELS, Lever, QualityResult, lever, lever_of, levers, results
+from kvcore.levers import CHECK_LABELS, Claim, Lever, QualityResult, lever, lever_of, levers, results
 from kvcore.scenario import DEFAULT_MODEL, MAX_COMPARED, Scenario
 from kvcore.size import bytes_per_token
 from kvcore.units import format_bytes
 from kvcore.variant_options import TRENDS, VariantOptions
-from pages.ui import html_table, models, plan_said, state, theme, variant_lessons
+from pages.ui import html_table, models, plan_said, state, theme, variant_lessons, variant_sources
 from pages.ui import variant_words as words
 from pages.ui.charts import Line, growth_chart
 from pages.ui.models import Chosen, Refusal
 from pages.ui.plain import plain
 from pages.ui.size_parts import CAPACITIES
 from pages.ui.trend_chart import trend_chart
+from pages.ui.trio_words import ENGINES
+from pages.ui.variant_facts import Facts
 
 # The model that stands opposite while none is chosen.
 _OPPOSITE = ("deepseek-ai/DeepSeek-V3", DEFAULT_MODEL)
@@ -49,7 +51,7 @@ def download(rows: Callable[[], list[dict[str, object]]], name: str, key: str) -
     )  # fmt: skip
 
 
-def prices(shown: Ladder, chosen: Rung) -> None:
+def prices(found: dict[str, Facts], shown: Ladder, chosen: Rung) -> None:
     """What each lever on the ladder gives up, with sources, and the published results."""
     st.subheader("What each gives up", anchor="prices")
     pulled = _pulled(shown)
@@ -58,23 +60,23 @@ def prices(shown: Ladder, chosen: Rung) -> None:
     rows = [
         [
             (one.name, ", ".join(pulled.get(one.id, [])) or "no variant above: it works beside all of them"),
-            one.buys.text,
-            one.quality_risk.text,
-            one.extra_arithmetic.text,
-            one.recall.text,
+            *(_cited(claim) for claim in (one.buys, one.quality_risk, one.extra_arithmetic, one.recall)),
+            _cited(one.engines) if one.engines else _engines_of(one.id, found),
         ]
         for one in listed
     ]
     at = next((place for place, one in enumerate(listed) if one.id in mine), None)
-    columns = (("way", "w"), ("buys", "w"), ("quality", "w"), ("extra arithmetic", "w"), ("distant tokens", "w"))
+    columns = (("way", "w"), ("buys", "w"), ("quality", "w"), ("extra arithmetic", "w"), ("distant tokens", "w"),
+               ("engines", ""))  # fmt: skip
     st.html(html_table.table("What each way of remembering gives up", columns, rows, chosen=at))
+    st.caption("engines: whose rules lay out such a variant above; where none stands for it, who does it.")
     with st.expander("Sources of these statements"):
         st.markdown("\n".join(_sources(one) for one in listed))
         download(
             lambda: [
                 {"lever": one.name, "statement": name, "text": claim.text, "source": claim.source}
                 for one in listed
-                for name, claim in zip(_CLAIMS, one.claims, strict=True)
+                for name, claim in (*zip(_CLAIMS, one.claims, strict=True), *_engine_claims(one))
             ],
             "kv-cache-levers",
             "levers",
@@ -89,6 +91,21 @@ def prices(shown: Ladder, chosen: Rung) -> None:
 
 
 _CLAIMS = ("what it does", "buys", "quality", "extra arithmetic", "distant tokens")
+
+
+def _cited(claim: Claim) -> html_table.Cited:
+    return html_table.Cited(text=claim.text, sources=variant_sources.links(claim.source))
+
+
+def _engines_of(lever_id: str, found: dict[str, Facts]) -> str:
+    """The engines that lay out any of a lever's rungs on the ladder."""
+    rungs = [one for one in found.values() if lever_id in _levers_of(one.rung)]
+    names = dict.fromkeys(name for one in rungs for name in one.engines)
+    return ", ".join(ENGINES[name] for name in names) or f"none: {rungs[0].engines_lack}" if rungs else "–"
+
+
+def _engine_claims(one: Lever) -> tuple[tuple[str, Claim], ...]:
+    return (("engines", one.engines),) if one.engines else ()
 
 
 def _pulled(shown: Ladder) -> dict[str, list[str]]:
@@ -114,7 +131,8 @@ _OF_KIND = {
 
 
 def _sources(one: Lever) -> str:
-    parts = [f"*{name}*: {claim.source}" for name, claim in zip(_CLAIMS, one.claims, strict=True)]
+    claims = (*zip(_CLAIMS, one.claims, strict=True), *_engine_claims(one))
+    parts = [f"*{name}*: {claim.source}" for name, claim in claims]
     return f"- **{one.name}** · {one.does.text} " + "; ".join(parts)
 
 

@@ -12,13 +12,25 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore import catalogue
+from kvcore.engines.reserve import stored_by
 from kvcore.hardware import accelerator
 from kvcore.ladder import ladder
+from kvcore.levers import lever, levers
 from kvcore.scenario import Scenario
 from kvcore.units import GIB, format_bytes
 from kvcore.variants import variant
-from pages.ui import html_table, tables, theme, variant_attention, variant_curves, variant_facts, variant_lessons
+from pages.ui import (
+    html_table,
+    tables,
+    theme,
+    variant_attention,
+    variant_curves,
+    variant_facts,
+    variant_lessons,
+    variant_sources,
+)
 from pages.ui import variant_words as words
+from pages.ui.trio_words import ENGINES
 
 APP = str(Path(__file__).parents[2] / "app.py")
 
@@ -541,3 +553,38 @@ def test_links_at_the_top_lead_to_every_section() -> None:
     linked = re.findall(r"\[[^]]+\]\(#([a-z]+)\)", next(one.value for one in at.caption if "(#ladder)" in one.value))
     there = [one.anchor for one in at.subheader if one.anchor]
     assert linked == there == ["ladder", "growth", "gains", "attention", "prices", "against", "trend", "lessons"]
+
+
+def test_every_statement_has_its_source_beside_it() -> None:
+    made = table_html(open_page())
+    gives_up = made[made.index("What each way of remembering gives up") :]
+    assert "<a href='https://arxiv.org/abs/2305.13245' target='_blank' rel='noopener'>GQA</a>" in gives_up
+    assert "<a href='https://github.com/ggml-org/llama.cpp/pull/21038' target='_blank' rel='noopener'>" in gives_up
+    for one in levers():
+        claims = (*one.claims, *([one.engines] if one.engines else []))
+        for claim in claims:
+            found = variant_sources.links(claim.source)
+            assert found, claim
+            # Without an address stand only what needs no source, what has none, our own rules, and one blog.
+            assert {name for name, address in found if not address} <= {
+                "by definition", "no measurement found", "our rules for engines", "vLLM blog",
+            }, claim  # fmt: skip
+            assert all(len(name) <= 24 for name, _ in found), found
+
+
+def test_what_no_variant_stands_for_says_which_engines_do_it() -> None:
+    """FlashAttention, paging, prefix reuse and sparse reading change no layout that a rung could be asked about."""
+    assert {one.id for one in levers() if one.engines} == {"sparse", "kernels", "paging", "prefix"}
+    sparse = lever("sparse").engines
+    assert sparse is not None
+    laid_out = stored_by(catalogue.load("deepseek-ai/DeepSeek-V3.2"), "auto")
+    assert laid_out
+    assert sparse.text.startswith(", ".join(ENGINES[name] for name in laid_out) + " store")
+    assert "vLLM, SGLang, TensorRT-LLM and transformers" in table_html(open_page())
+
+
+def test_a_source_that_is_no_address_is_no_link() -> None:
+    cell = html_table.Cited(text="<b>", sources=(("<i>", "javascript:alert(1)"), ("a", "https://a.b/'c")))
+    made = html_table.table("t", (("a", ""), ("b", "")), [("x", cell)])
+    assert "javascript" not in made
+    assert "&lt;b&gt;<small>&lt;i&gt; · <a href='https://a.b/&#x27;c'" in made
