@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import hypot
 from statistics import median
 from typing import Any
 
 from kvcore import catalogue
+from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
 from kvcore.hardware import Accelerator, accelerator
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.paths import DATA
 from kvcore.plan.deployment import Deployment
+from kvcore.plan.overhead_defaults import version_of
 from kvcore.plan.overhead_fit import Case, cross_validate, fit
 from kvcore.plan.overhead_rule import SPREAD, Fit, ends_gib, parts_gib
 from kvcore.plan.overhead_shape import profile, shape
@@ -73,6 +76,20 @@ class Judged:
         return (self.high - self.low) / self.start.total
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedGraphs:
+    """One logged estimate for graphs beside its prediction by a fit that did not see its source, in GiB."""
+
+    case: Case
+    low: float
+    best: float
+    high: float
+
+    @property
+    def inside(self) -> bool:
+        return self.case.graphs is not None and self.low <= self.case.graphs <= self.high
+
+
 def records() -> list[dict[str, Any]]:
     """Every record of the file."""
     return [json.loads(line) for line in SOURCE.read_text("utf-8").splitlines()]
@@ -106,12 +123,40 @@ def judged_half(found: Sequence[Start]) -> list[Judged]:
     return [judge(start, rule) for start in kept]
 
 
+def judged_last(found: Sequence[Start]) -> list[Judged]:
+    """The starts of the last search, by a fit that saw none of them, of its graphs, nor of their sources."""
+    kept = [start for start in found if start.record.get("held_back") == "last"]
+    groups = {record["group"] for record in records() if record.get("held_back") == "last"}
+    seen = [start.case for start in found if start.case.group not in groups]
+    rule = fit(seen + [case for case in graph_only() if case.group not in groups])
+    return [judge(start, rule) for start in kept]
+
+
+def judged_graphs(found: Sequence[Start], rules: Mapping[str, Fit]) -> list[JudgedGraphs]:
+    """Every logged estimate for graphs, by the fit that saw nothing of its source."""
+    cases = [start.case for start in found] + graph_only()
+    known = [case for case in cases if case.graphs is not None and case.profile.graph_units]
+    return [_judge_graphs(case, rules[case.group]) for case in known]
+
+
+def _judge_graphs(case: Case, rule: Fit) -> JudgedGraphs:
+    parts = parts_gib(rule.coefficients, case.profile, case.utilization)
+    doubt = hypot(parts.graphs_doubt, SPREAD["constant"])
+    return JudgedGraphs(
+        case=case, low=parts.graphs - rule.low * doubt, best=parts.graphs, high=parts.graphs + rule.high * doubt
+    )
+
+
 def graph_only(new: bool = True) -> list[Case]:
-    """Starts that cannot be judged, but whose log states the estimate for CUDA graphs with all that it depends on."""
+    """Starts whose log states the estimate for CUDA graphs with all that it depends on, though the start cannot be
+    judged or its version prints the estimate (from 0.17 on) and does not take it off yet."""
     found = []
     for record in records():
         if record["graphs_usable"] and (new or not record.get("held_back")):
-            made = profile(model_of(record), deployment_of(record))
+            deployment = deployment_of(record)
+            if version_of(deployment.engine_version) < GRAPHS_DEDUCTED:
+                deployment = replace(deployment, engine_version=".".join(map(str, GRAPHS_DEDUCTED)))
+            made = profile(model_of(record), deployment)
             found.append(
                 Case(
                     id=record["id"],
@@ -216,9 +261,13 @@ def judge(start: Start, rule: Fit) -> Judged:
     return Judged(start=start, low=left - high, best=left - parts.total, high=left - low)
 
 
-def judged(found: Sequence[Start]) -> list[Judged]:
+def validated(found: Sequence[Start]) -> Mapping[str, Fit]:
+    """For each source, the fit that saw nothing of it."""
+    return cross_validate([start.case for start in found] + graph_only())
+
+
+def judged(found: Sequence[Start], rules: Mapping[str, Fit]) -> list[Judged]:
     """Every start, by the fit that saw nothing of its source."""
-    rules = cross_validate([start.case for start in found] + graph_only())
     return [judge(start, rules[start.case.group]) for start in found]
 
 
@@ -246,7 +295,9 @@ def _held(rows: Sequence[Judged]) -> dict[str, int]:
     }
 
 
-def write(rule: Fit, rows: Sequence[Judged], before: Sequence[Judged], half: Sequence[Judged]) -> None:
+def write(
+    rule: Fit, rows: Sequence[Judged], before: Sequence[Judged], half: Sequence[Judged], last: Sequence[Judged]
+) -> None:
     """data/overheads.json: coefficients, ends, and the cross-validated residuals."""
     result = {
         "made_by": "python -m benchmarks.fit_overheads, from data/field/memory.jsonl",
@@ -257,6 +308,7 @@ def write(rule: Fit, rows: Sequence[Judged], before: Sequence[Judged], half: Seq
         "cross_validated": {name: round(value, 4) for name, value in summary(rows).items()},
         "held_back": _held(before),
         "judged_half": _held(half),
+        "judged_last": _held(last),
         "residuals": [
             {
                 "id": row.start.case.id,
@@ -294,7 +346,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="print only")
     arguments = parser.parse_args()
     found = starts()
-    rows = judged(found)
+    rules = validated(found)
+    rows = judged(found, rules)
     show(rows)
     before = judged_before(found)
     print("\nHeld back, by a fit that saw none of them:")
@@ -302,6 +355,14 @@ def main() -> None:
     half = judged_half(found)
     print("\nHalf of the sources of a later search, by a fit that saw the other half:")
     show(half)
+    last = judged_last(found)
+    print("\nThe last search, by a fit that saw none of it nor of its sources:")
+    show(last)
+    graphs = judged_graphs(found, rules)
+    print("\nGraphs that were logged, by the fit that saw nothing of their source:")
+    for one in graphs:
+        mark = "" if one.inside else " !"
+        print(f"{one.case.id[:30]:30} {one.case.graphs:7.2f} {one.low:7.2f} {one.best:7.2f} {one.high:7.2f}{mark}")
     print("\nLeft out:")
     for record in records():
         if record["excluded"]:
@@ -313,10 +374,13 @@ def main() -> None:
     print(
         f"Held back: {sum(row.inside for row in before)} of {len(before)} inside, "
         f"{sum(row.start.available >= row.low - 0.005 for row in before)} not below the safe end; "
-        f"of the half {sum(row.inside for row in half)} of {len(half)} inside"
+        f"of the half {sum(row.inside for row in half)} of {len(half)} inside; "
+        f"of the last search {sum(row.inside for row in last)} of {len(last)}; "
+        f"of the graphs {sum(one.inside for one in graphs)} of {len(graphs)}"
     )
+    print("The last search:", {name: round(value, 4) for name, value in summary(last).items()})
     if not arguments.check:
-        write(rule, rows, before, half)
+        write(rule, rows, before, half, last)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,10 @@ _UBATCH = 512
 # Ollama keeps this much of every GPU free (discover: gpuMinimumMemory, 457 MiB).
 _OLLAMA_FREE = 457 / 1024
 _TRT_TOKENS, _TRT_SEQS = 8192, 2048
+# Shares of a GPU's memory that TensorRT-LLM takes beside these parts for a mixture over several ranks; what for is not
+# known. Kimi K2.5 in NVFP4 on eight B300: 13.5 GiB beside the weights, of which the parts explain about 3 and at most
+# 9.3 (data/field/memory_tensorrt.jsonl).
+_TRT_MIXTURE = Ends(low=0.0, best=0.02, high=0.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +68,13 @@ def _driver(deployment: Deployment) -> Estimate:
     )
 
 
+def _has_ranks(model: Model, deployment: Deployment) -> bool:
+    return deployment.tp > 1 or deployment.pp > 1 or (deployment.dp > 1 and model.experts is not None)
+
+
 def _runtime(model: Model, deployment: Deployment, collectives: Ends[float] = COLLECTIVES) -> Estimate:
     # Replicas of a mixture exchange what their experts need; others are servers of their own.
-    several = deployment.tp > 1 or deployment.pp > 1 or (deployment.dp > 1 and model.experts is not None)
+    several = _has_ranks(model, deployment)
     gib = Ends(
         low=CONTEXT.low + several * collectives.low,
         best=CONTEXT.best + several * collectives.best,
@@ -102,7 +110,17 @@ def _tensorrt(model: Model, deployment: Deployment, weights: RankWeights) -> Est
         formula=f"the larger of {text}",
     )
     note = "The share is of what is free after a dummy run: an estimate of the dummy run decides."
-    return Estimates(parts=(activation, _runtime(model, deployment), _driver(deployment)), notes=(note,))
+    parts = [activation, _runtime(model, deployment), _driver(deployment)]
+    if model.experts is not None and _has_ranks(model, deployment):
+        total = deployment.gpu.memory_bytes / GIB
+        parts.append(
+            Estimate(
+                name="workspaces",
+                gib=_times(_TRT_MIXTURE, total),
+                formula=f"{_TRT_MIXTURE.best:.0%} of {total:.2f} GiB for a mixture over several ranks, by one log",
+            )
+        )
+    return Estimates(parts=tuple(parts), notes=(note,))
 
 
 def compute_buffer_gib(model: Model, tokens: int, cells: int, flash: bool) -> Ends[float]:

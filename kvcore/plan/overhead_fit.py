@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import ceil, sqrt
 
-from kvcore.plan.overhead_rule import SPREAD, Coefficients, Fit, parts_gib, spread_gib, tower_peak_gib
+from kvcore.plan.overhead_rule import SPREAD, Coefficients, Fit, graph_terms, parts_gib, spread_gib, tower_peak_gib
 from kvcore.plan.overhead_shape import Profile
 
 # Relative and absolute error that an equation is expected to have, in the least squares.
@@ -22,10 +22,12 @@ HELD_SAFE, HELD_HOPEFUL = 0.97, 0.97
 _ROUNDS, _SETTLED = 25, 1e-4
 _HUBER = 2.0
 
-# By reading: 2 (16-bit logits) + 9 × 4 B while sorting values and 64-bit places; 2 + 2 × 4 B without.
+# By reading: 2 (16-bit logits) + 9 × 4 B while sorting values and 64-bit places; 2 + 2 × 4 B without. Graphs: some ten
+# kernels a layer, twice as many where experts are chosen and gathered, each a node of some 8 KiB with its arguments.
 PRIOR = Coefficients(
-    forward=1.0, sorting=38.0, sampling=10.0, context=0.15, collective=0.25, linked=0.7, graph_pool=0.1, graphs=30.0,
-    encoder=12.0, unified=3.0, driver=0.3, driver_share=0.003,
+    forward=1.0, sorting=38.0, sampling=10.0, context=0.15, collective=0.25, linked=0.7, graph_pool=0.1,
+    expert_pool=0.2, graph_nodes=0.12, expert_nodes=0.12, graphs=20.0, encoder=12.0, unified=3.0, driver=0.3,
+    driver_share=0.003,
 )  # fmt: skip
 NAMES = tuple(field.name for field in fields(Coefficients))
 
@@ -64,14 +66,23 @@ def score(rule: Coefficients, case: Case) -> float:
     return beyond if off > 0 else -beyond
 
 
+# Fits by the sources that they saw: without one of two and then the other is the same fit as the other way round.
+_Known = dict[frozenset[str], Coefficients]
+
+
 def fit(cases: Sequence[Case], safe: float = HELD_SAFE, hopeful: float = HELD_HOPEFUL) -> Fit:
     """Coefficients fitted on all cases, and ends that hold these shares of their sources (conformal quantiles).
 
     The scores are those of a fit that did not see the case's source: the ends are not flattered by the fit. A source
     counts once, with its worst start on that side: many starts of one writer are no many kinds of starts.
     """
+    return _fit(cases, safe, hopeful, {})
+
+
+def _fit(cases: Sequence[Case], safe: float, hopeful: float, known: _Known) -> Fit:
     sources = [
-        [score(rule, case) for case in held if case.overhead is not None] or [0.0] for rule, held in _folds(cases)
+        [score(rule, case) for case in held if case.overhead is not None] or [0.0]
+        for rule, held in _folds(cases, known)
     ]
     return Fit(
         coefficients=coefficients(cases),
@@ -83,18 +94,21 @@ def fit(cases: Sequence[Case], safe: float = HELD_SAFE, hopeful: float = HELD_HO
 def cross_validate(cases: Sequence[Case]) -> Mapping[str, Fit]:
     """For each group, a fit that saw none of it: neither its coefficients nor its ends."""
     groups = sorted({case.group for case in cases})
-    return {group: fit([case for case in cases if case.group != group]) for group in groups}
+    known: _Known = {}
+    return {
+        group: _fit([case for case in cases if case.group != group], HELD_SAFE, HELD_HOPEFUL, known) for group in groups
+    }
 
 
-def _folds(cases: Sequence[Case]) -> list[tuple[Coefficients, list[Case]]]:
-    groups = sorted({case.group for case in cases})
-    return [
-        (
-            coefficients([case for case in cases if case.group != group]),
-            [case for case in cases if case.group == group],
-        )
-        for group in groups
-    ]
+def _folds(cases: Sequence[Case], known: _Known) -> list[tuple[Coefficients, list[Case]]]:
+    groups = frozenset(case.group for case in cases)
+    found = []
+    for group in sorted(groups):
+        seen = groups - {group}
+        if seen not in known:
+            known[seen] = coefficients([case for case in cases if case.group != group])
+        found.append((known[seen], [case for case in cases if case.group == group]))
+    return found
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
@@ -150,7 +164,7 @@ def _equations(case: Case, rule: Coefficients) -> list[tuple[list[float], float,
         peak = {per_logit: profile.logits_gib}
         known += profile.hidden_gib + profile.pictures_gib
     outside = {"context": 1.0, "collective": float(profile.groups), "linked": float(profile.linked)}
-    graphs = {"graph_pool": 1.0, "graphs": profile.graph_gib} if profile.graph_units else {}
+    graphs = graph_terms(profile)
     rest = {"unified": 1.0} if profile.unified else {}
     if case.with_driver and not profile.unified:
         rest |= {"driver": case.utilization, "driver_share": case.utilization * profile.total_gib}

@@ -133,6 +133,11 @@ class Profile:
         return 2 * made.layer_width // 3 * made.hidden * BYTES_16 / GIB if self.unpacks else 0.0
 
     @property
+    def expert_graphs(self) -> bool:
+        """Whether the graphs hold experts, whose many small kernels make several times as many nodes."""
+        return self.shape.expert_width > 0
+
+    @property
     def graph_gib(self) -> float:
         """One 16-bit number for each layer, captured graph and column."""
         return self.graph_units * self.shape.hidden * BYTES_16 / GIB
@@ -170,8 +175,8 @@ def _shape(model: Model, tp: int) -> Shape:
         layers=len(model.layers),
         layer_width=max(_dense_width(model, tp), _attention_width(model, tp)),
         expert_width=_expert_width(model, tp),
-        latent_row=_attention_width(model, tp) // 2,
-        sparse=any(isinstance(memory, Indexer) for memory, _ in model.kept),
+        latent_row=0 if _is_compressed(model) else _attention_width(model, tp) // 2,
+        sparse=not _is_compressed(model) and any(isinstance(memory, Indexer) for memory, _ in model.kept),
         tower=tower(model),
     )
 
@@ -208,7 +213,18 @@ def _attention_width(model: Model, tp: int) -> int:
     if not any(isinstance(memory, Latent) for memory, _ in model.kept):
         return 0
     heads = -(-model.num_attention_heads // tp)
-    return heads * 2 * ((model.key_head_dim or model.head_dim) + model.head_dim)
+    expanded = 1 if _is_compressed(model) else 2
+    return heads * expanded * ((model.key_head_dim or model.head_dim) + model.head_dim)
+
+
+def _is_compressed(model: Model) -> bool:
+    """Whether latents stand for many tokens each (DeepSeek V4): they are read as they are.
+
+    So there are queries and results of all heads but no expanded keys and values, and no room is kept that grows with
+    the context: ten starts with 4,096 to 262,144 tokens left the same 32.08 GiB (file 63396953296 and nine others of
+    its writer).
+    """
+    return any(isinstance(memory, Latent) and memory.tokens_per_entry > 1 for memory, _ in model.kept)
 
 
 def profile(model: Model, deployment: Deployment, stage: int | None = None, made: Shape | None = None) -> Profile:

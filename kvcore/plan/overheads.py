@@ -174,9 +174,8 @@ def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable
     if run.graph_units:
         yield Overhead(
             name="CUDA graphs",
-            bytes=_around(parts.graphs, SPREAD["graphs"] * parts.graphs, rule),
-            formula=f"{fit.graph_pool:.2f} GiB + {run.graph_units:,} (layers × captured sizes) × {run.shape.hidden:,} "
-            f"columns × {fit.graphs:.1f} × 2 B",
+            bytes=_around(parts.graphs, parts.graphs_doubt, rule),
+            formula=_graph_formula(run, fit),
         )
     if run.shape.tower and run.items:
         yield Overhead(
@@ -216,6 +215,15 @@ def _tower_formula(run: Profile, made: Tower, fit: Coefficients) -> str:
         f"what {run.items:,} {what} × {made.rows:,} patches × {made.hidden:,} columns × "
         f"{fit.encoder + made.outputs:.1f} × 2 B = {tower_peak_gib(fit, run):.2f} GiB take beyond the peak, or what is "
         f"kept of them, {run.pictures_gib:.2f} GiB"
+    )
+
+
+def _graph_formula(run: Profile, fit: Coefficients) -> str:
+    experts = run.expert_graphs
+    pool, nodes = fit.graph_pool + experts * fit.expert_pool, fit.graph_nodes + experts * fit.expert_nodes
+    return (
+        f"{pool:.2f} GiB + {run.graph_units:,} (layers × captured sizes) × ({nodes:.3f} MiB of nodes + "
+        f"{run.shape.hidden:,} columns × {fit.graphs:.1f} × 2 B)"
     )
 
 
