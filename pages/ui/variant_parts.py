@@ -100,7 +100,8 @@ SECTIONS = {
 
 def sections() -> None:
     """Links to the sections: on a phone the tables are many screens of cards, with the rest of the page behind them."""
-    st.caption(" · ".join(f"[{name}](#{anchor})" for anchor, name in SECTIONS.items()))
+    # Not a caption: its links would be too pale in the dark theme.
+    st.markdown(" · ".join(f"[{name}](#{anchor})" for anchor, name in SECTIONS.items()))
 
 
 def ladder_and_diagram(shown: Ladder, chosen: Rung, scenario: Scenario, colours: theme.Palette) -> None:

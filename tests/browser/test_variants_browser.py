@@ -350,7 +350,8 @@ def test_the_keyboard_chooses_scrolls_and_opens(open_page: Open) -> None:
         page.keyboard.press("ArrowRight")
         moved = page.get_by_role("region", name=name)
         page.wait_for_function("region => region.scrollLeft > 0", arg=moved.element_handle())
-    tab_to(page, "At 32,768 tokens, one request")
+    # Each statement's sources are links, which lie between.
+    tab_to(page, "At 32,768 tokens, one request", limit=200)
     tab_to(page, "lesson_mha-13b: ")
     page.keyboard.press("Enter")
     expect(title(page)).to_have_text("Llama 2 13B keeps keys and values for every head: 12.5 GiB")

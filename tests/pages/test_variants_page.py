@@ -550,7 +550,7 @@ def test_why_no_engine_stores_a_cache() -> None:
 
 def test_links_at_the_top_lead_to_every_section() -> None:
     at = open_page()
-    linked = re.findall(r"\[[^]]+\]\(#([a-z]+)\)", next(one.value for one in at.caption if "(#ladder)" in one.value))
+    linked = re.findall(r"\[[^]]+\]\(#([a-z]+)\)", next(one.value for one in at.markdown if "(#ladder)" in one.value))
     there = [one.anchor for one in at.subheader if one.anchor]
     assert linked == there == ["ladder", "growth", "gains", "attention", "prices", "against", "trend", "lessons"]
 
