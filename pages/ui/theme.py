@@ -89,6 +89,7 @@ _STYLE = """<style>
 }
 .st-key-trio_cards { margin-top: .5rem; }
 .st-key-sweep_section { margin-top: 1rem; }
+.st-key-plan_controls .st-key-engine [role="radiogroup"] > * { min-height: 2.5rem; }
 .st-key-plan_draft [data-testid="stWidgetLabel"], .st-key-plan_draft [data-testid="stWidgetLabel"] * { color: inherit; }
 .kv-terms { margin: .6rem 0 0; line-height: 1.5; }
 .kv-terms p { margin: 0 0 .5rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
