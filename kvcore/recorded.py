@@ -23,7 +23,7 @@ from kvcore.engines.vllm import VLLM, VllmSettings
 from kvcore.errors import KVCoreError
 from kvcore.model import Model, model_from_config
 from kvcore.paths import DATA
-from kvcore.units import GIB, MIB
+from kvcore.units import GIB, MIB, is_whole
 
 PLANNED, RUN, PUBLISHED = "planned by the engine's own code", "really run on a CPU", "published log"
 EVIDENCE = (PUBLISHED, RUN, PLANNED)
@@ -334,7 +334,7 @@ def _llamacpp_flags(args: list[str]) -> dict[str, Any]:
     flags: dict[str, Any] = {"swa_full": "--swa-full" in args}
     for flag, text in pairwise(args):
         if flag in _LLAMACPP_FLAGS:
-            value: Any = int(text) if text.isdigit() else text.lower()
+            value: Any = int(text) if is_whole(text) else text.lower()
             flags[_LLAMACPP_FLAGS[flag]] = _SWITCHED.get(flag, {}).get(text, value)
     return flags
 

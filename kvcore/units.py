@@ -64,6 +64,11 @@ def format_tokens(n: int) -> str:
     return f"{n:,}"
 
 
+def is_whole(text: str) -> bool:
+    """Whether a text is one to twelve digits, 0 to 9; `str.isdigit` also takes digits that `int` does not read."""
+    return re.fullmatch(r"[0-9]{1,12}", text) is not None
+
+
 def parse_tokens(text: str, what: str = "tokens") -> int:
     """Tokens typed by a person: `8192`, `8,192`, `8K` and `128k` (×1,024), `1M` (×1,048,576).
 

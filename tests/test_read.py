@@ -257,3 +257,9 @@ def test_whole_characters_are_read_however_they_are_written() -> None:
 def test_a_key_with_a_dot_is_a_key() -> None:
     with pytest.raises(UnknownLayoutError, match="sliding_window_pattern"):
         model_from_config({**LLAMA, "x.sliding_window_pattern": 6})
+
+
+@pytest.mark.parametrize("name", ["²", "9" * 5000, "99", "first"])
+def test_a_layer_that_is_no_layer_is_refused(name: str) -> None:
+    with pytest.raises(UnknownLayoutError, match="per_layer_config.* is not understood"):
+        model_from_config(LLAMA | {"per_layer_config": {name: {"num_key_value_heads": 2}}})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvcore.errors import UnitError
-from kvcore.units import format_bytes, format_count, format_tokens, parse_bytes, parse_tokens
+from kvcore.units import format_bytes, format_count, format_tokens, is_whole, parse_bytes, parse_tokens
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,12 @@ def test_bytes(text: str, count: int) -> None:
 def test_bad_bytes(text: str) -> None:
     with pytest.raises(UnitError, match="size"):
         parse_bytes(text)
+
+
+def test_whole_numbers_are_those_that_can_be_read() -> None:
+    assert all(is_whole(text) for text in ("0", "8", "999999999999"))
+    # str.isdigit says yes to each of the first three; int reads neither the first nor the third.
+    assert not any(is_whole(text) for text in ("²", "٣", "9" * 5000, "", " 8", "8\n", "-1", "1.0"))
 
 
 def test_shown() -> None:

@@ -18,6 +18,7 @@ from kvcore.errors import LiveError
 from kvcore.live.counts import ELEMENT_BYTES, INT4_GROUP, check_weight_format, packs
 from kvcore.live.shape import LiveShape
 from kvcore.live.wide import WIDE_TOKENS, Widener
+from kvcore.units import is_whole
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _LOADABLE = (torch.bfloat16, torch.float16, torch.float32)
@@ -249,7 +250,7 @@ def _harmless(name: str, layers: int) -> bool:
     parts = name.split(".")
     if name.endswith("rotary_emb.inv_freq"):
         return True
-    return parts[0] == "layers" and len(parts) > 1 and parts[1].isdigit() and int(parts[1]) >= layers
+    return parts[0] == "layers" and len(parts) > 1 and is_whole(parts[1]) and int(parts[1]) >= layers
 
 
 def load_safetensors(folder: Path, shape: LiveShape, dtype: str | torch.dtype = "bf16", device: str = "cpu") -> Weights:

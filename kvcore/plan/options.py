@@ -14,9 +14,10 @@ from kvcore.errors import UnitError
 from kvcore.hardware import accelerator
 from kvcore.plan.deployment import MAX_GPUS, Deployment
 from kvcore.plan.draft import OWN, OWN_HEAD, Draft
+from kvcore.plan.split import Split, read_split, split_of
 from kvcore.plan.sweep import LEVERS
 from kvcore.scenario import HOST_GPUS, Scenario, read_query, write_query
-from kvcore.units import GIB, MAX_BATCH, parse_bytes, parse_tokens
+from kvcore.units import GIB, MAX_BATCH, is_whole, parse_bytes, parse_tokens
 from kvcore.weight_formats import weight_format
 
 AUTO = "auto"
@@ -30,55 +31,9 @@ CONTEXT = "context"
 AS_IS = "as-is"
 # A plan that is kept for comparison travels in the address of the other one, a brought configuration with it.
 MAX_KEPT = 12_000
-_SPLIT = re.compile(r"(tp|pp|dp|dcp)([0-9]{1,4})")
-_SWITCHES = {"ep": "expert_parallel", "dpa": "dp_attention"}
-_SIDES = ("tp", "pp", "dp", "dcp")
 _CURVE = re.compile(r"[a-z0-9.+/×-]{1,40}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,39}")
 _MORE = re.compile(r"[a-z_]{1,40}=[A-Za-z0-9_./+-]{1,60}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """How GPUs are shared out: `tp` × `pp` in each of `dp` replicas, and what is switched on beside that."""
-
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    dcp: int = 1
-    expert_parallel: bool = False
-    dp_attention: bool = False
-
-    @property
-    def gpus(self) -> int:
-        """All GPUs of all replicas."""
-        return self.tp * self.pp * self.dp
-
-    @property
-    def text(self) -> str:
-        """Its one spelling: `tp8`, `tp4-dp2`, `tp8-dcp8`, `tp1-dp8-ep-dpa`."""
-        parts = [f"{name}{getattr(self, name)}" for name in _SIDES if name == "tp" or getattr(self, name) > 1]
-        return "-".join(parts + [word for word, name in _SWITCHES.items() if getattr(self, name)])
-
-
-def split_of(shard: Any) -> Split:
-    """The split of a Shard or a Deployment."""
-    return Split(**{field.name: getattr(shard, field.name) for field in fields(Split)})
-
-
-def read_split(text: str) -> Split:
-    """A split as `Split.text` spells it, in any order; UnitError for anything else."""
-    values: dict[str, Any] = {}
-    for part in text.strip().lower().split("-"):
-        found = _SPLIT.fullmatch(part)
-        name = _SWITCHES.get(part) if found is None else found[1]
-        if name is None or name in values:
-            raise UnitError(f"split: {text[:40]!r} is not a split; write for example tp8, tp4-dp2 or tp8-ep")
-        values[name] = True if found is None else int(found[2])
-    split = Split(**values)
-    if not all(1 <= getattr(split, name) <= MAX_GPUS for name in _SIDES) or split.gpus > MAX_GPUS:
-        raise UnitError(f"split: {text[:40]!r} is not within 1 … {MAX_GPUS:,} GPUs")
-    return split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +103,7 @@ class ConcurrencyOptions:
 def _with_gpus(query: Mapping[str, str]) -> Mapping[str, str]:
     """A number of GPUs by the name that the command and another screen have for it, where `count` is not named."""
     text = query.get(GPUS, AUTO).strip()
-    return {**query, "count": text} if text.isdigit() and int(text) and "count" not in query else query
+    return {**query, "count": text} if is_whole(text) and int(text) and "count" not in query else query
 
 
 def usual_users(scenario: Scenario) -> int:

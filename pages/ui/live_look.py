@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvcore.units import is_whole
 from pages.ui.live_story import CACHE, RECOMPUTE
 from pages.ui.theme import Palette
 
@@ -83,7 +84,7 @@ def variant_name(variant: str, shipped: str = "") -> str:
     if name == "mla":
         return f"MLA {more}".strip()
     if name == "sliding":
-        return f"window {int(more):,}" if more.isdigit() else f"window {more}"
+        return f"window {int(more):,}" if is_whole(more) else f"window {more}"
     return name.upper()
 
 

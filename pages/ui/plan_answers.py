@@ -12,11 +12,12 @@ from kvcore.model import Model
 from kvcore.plan.answers import first_split, least_utilization, longest_context
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import Grid, grid
-from kvcore.plan.options import AUTO, ConcurrencyOptions, Split, deployment, read_split, split_of
+from kvcore.plan.options import AUTO, ConcurrencyOptions, deployment
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.pools import usable_share
 from kvcore.plan.shards import Shard, shards
 from kvcore.plan.sharing import batched_tokens
+from kvcore.plan.split import Split, read_split, split_of
 from kvcore.plan.sweep import sequences
 from kvcore.scenario import Scenario
 from pages.ui import plan_grid

@@ -8,9 +8,10 @@ from kvcore import catalogue
 from kvcore.engines.registry import NAMES
 from kvcore.model import Model
 from kvcore.plan.draft import OWN
-from kvcore.plan.options import AUTO, read_split, split_of
+from kvcore.plan.options import AUTO
 from kvcore.plan.pools import has_share
 from kvcore.plan.shards import Shard
+from kvcore.plan.split import read_split, split_of
 from kvcore.systems import system, systems
 from kvcore.weight_formats import WEIGHT_FORMATS
 from pages.ui import controls, gpu_picker, plan_answers, plan_state

@@ -11,7 +11,8 @@ from typing import Any
 import streamlit as st
 
 from kvcore.errors import KVCoreError
-from kvcore.plan.options import AUTO, READERS, ConcurrencyOptions, read_split, usual_users
+from kvcore.plan.options import AUTO, READERS, ConcurrencyOptions, usual_users
+from kvcore.plan.split import read_split
 from kvcore.scenario import Scenario
 from kvcore.units import format_tokens
 from pages.ui import plan_words as words

@@ -25,7 +25,7 @@ from kvcore.formats import ELEMENT_FORMATS
 from kvcore.live.link import LiveOptions
 from kvcore.plan.options import ConcurrencyOptions
 from kvcore.scenario import DEFAULT_MODEL, HOST_GPUS, Scenario, decode_config
-from kvcore.units import check_batch, format_tokens, parse_bytes, parse_tokens
+from kvcore.units import check_batch, format_tokens, is_whole, parse_bytes, parse_tokens
 from kvcore.variant_options import VariantOptions, read_gpus
 from pages.ui import models, plan_state
 from pages.ui.models import OWN, Chosen, Refusal
@@ -106,11 +106,11 @@ def _carry_gpus(left: str | None) -> None:
     """Take the number of GPUs from the screen that is left to the other one that asks for it."""
     state = st.session_state
     count = plan_state.key("count")
-    if left == CONCURRENCY and state[count].isdigit():
+    if left == CONCURRENCY and is_whole(state[count]):
         many = int(state[count])
         # What every screen begins with is not a number that somebody named.
         state["gpus"] = write_gpus(0 if many == HOST_GPUS else many)
-    elif left == VARIANTS and state["gpus"].isdigit():
+    elif left == VARIANTS and is_whole(state["gpus"]):
         state[count] = state["gpus"]
 
 

@@ -17,8 +17,9 @@ from kvcore.plan.deployment import Deployment
 from kvcore.plan.draft import Draft
 from kvcore.plan.ends import Ends
 from kvcore.plan.grid import Grid, grid
-from kvcore.plan.options import ConcurrencyOptions, Split
+from kvcore.plan.options import ConcurrencyOptions
 from kvcore.plan.plan import make_plan
+from kvcore.plan.split import Split
 from kvcore.plan.sweep import LEVERS
 from kvcore.scenario import HOST_GPUS, Scenario
 from kvcore.units import GIB

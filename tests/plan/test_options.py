@@ -16,15 +16,13 @@ from kvcore.plan.draft import OWN_HEAD
 from kvcore.plan.options import (
     READERS,
     ConcurrencyOptions,
-    Split,
     deployment,
     keep,
     kept,
     read_draft,
-    read_split,
-    split_of,
     taken,
 )
+from kvcore.plan.split import Split, read_split, split_of
 from kvcore.scenario import Scenario
 from kvcore.units import GIB
 from kvcore.weight_formats import WEIGHT_FORMATS
@@ -120,7 +118,7 @@ def test_gpus_is_a_number_of_gpus_here_too() -> None:
     """The command and another screen call it so; what is named in this screen's own word comes first."""
     assert ConcurrencyOptions.from_query({"gpus": "4"}) == (ConcurrencyOptions(count=4), ())
     assert ConcurrencyOptions.from_query({"gpus": "4", "count": "2"})[0].count == 2
-    for text in ("auto", "0", "", "many"):
+    for text in ("auto", "0", "", "many", "²", "9" * 5000):
         assert ConcurrencyOptions.from_query({"gpus": text})[0].count == 8
     assert "within 1 … 4,096" in ConcurrencyOptions.from_query({"gpus": "5000"})[1][0]
 

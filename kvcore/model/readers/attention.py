@@ -20,6 +20,7 @@ from kvcore.model.readers.shape import (
 )
 from kvcore.model.readers.windows import Law, layer_laws, window_size
 from kvcore.model.weights import FeedForward, Tally, attention_parameters, count_embeddings, read_feed_forward
+from kvcore.units import is_whole
 
 
 def read_attention(keys: Keys, family: Family) -> Shape:
@@ -75,7 +76,7 @@ def own_heads(keys: Keys, memories: list[Attention]) -> list[tuple[Memory, ...]]
     listed = keys.child("per_layer_config")
     for name in listed.raw if listed is not None else ():
         own = listed.child(name) if listed is not None else None
-        if own is None or not name.isdigit() or int(name) >= len(memories) or not set(own.raw) <= _OVERRIDES:
+        if own is None or not is_whole(name) or int(name) >= len(memories) or not set(own.raw) <= _OVERRIDES:
             raise UnknownLayoutError(
                 f"config.json: per_layer_config.{name[:40]} is not understood", keys=("per_layer_config",)
             )
