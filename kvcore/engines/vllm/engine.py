@@ -32,7 +32,7 @@ class Vllm:
     """vLLM 0.33 (and 0.32 on CPU); see kvcore.engines.base.Engine."""
 
     name = "vllm"
-    versions = f"vLLM {VERSION}; on CPU 0.32; log lines also as 0.20 and older printed them"
+    versions = f"vLLM {VERSION}; on CPU 0.32; windows, DeepSeek-V4's blocks and log lines as in the release asked for"
     options = OPTIONS
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> VllmSettings:
