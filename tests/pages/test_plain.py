@@ -14,11 +14,11 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Block, Node
 
-from kvcore import sources
+from kvcore import levers, sources
 from kvcore.plan.options import READERS as PLANNED
 from kvcore.scenario import Scenario, encode_config
 from kvcore.variant_options import READERS
-from pages.ui import charts, models, theme
+from pages.ui import charts, models, theme, variant_sources
 from pages.ui.plain import MAX_NAME, in_chart, plain, tidy_name
 from tests.pages.rendered import rendered, resolved, unescaped
 
@@ -33,6 +33,14 @@ EVERYTHING = (
 HOSTILE = (IMAGE, EVERYTHING)
 # What markdown, Streamlit's directives and its search for addresses need: none may be left where a stranger's word is.
 MARKUP = re.compile(r"[\[\]<>$`{}|_@~#!]|://|www\.|:\w+:|:material|\*\*evil")
+PUBLICATIONS = {
+    address
+    for lever in levers.levers()
+    for claim in (*lever.claims, lever.engines)
+    if claim
+    for _, address in variant_sources.links(claim.source)
+    if address
+}
 LLAMA = {
     "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
     "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000, "max_position_embeddings": 65536,
@@ -100,7 +108,10 @@ def check(at: AppTest, *, least: int = 1, word: str = "evil") -> list[str]:
     for text in found:
         assert MARKUP.search(unescaped(text)) is None, text
     assert "<b>evil" not in bodies(at)
-    assert "<a " not in bodies(at)
+    # The only links are those to publications that the project's own data name.
+    links = re.findall(r"<a href='([^']*)' target='_blank' rel='noopener'>", bodies(at))
+    assert {unescape(address) for address in links} <= PUBLICATIONS
+    assert bodies(at).count("<a ") == len(links)
     specs = "".join(chart.proto.spec for chart in at.get("plotly_chart"))
     assert "<b>evil" not in specs
     assert "<a " not in specs
