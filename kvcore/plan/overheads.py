@@ -273,6 +273,12 @@ def _vllm_notes(run: Profile, deployment: Deployment) -> tuple[str, ...]:
         )
     if run.gathered > run.tokens:
         found.append("Experts see the tokens of all replicas: a smaller max_num_batched_tokens leaves more.")
+        if deployment.expert_parallel and run.graph_units:
+            found.append(
+                "vLLM's own estimate of CUDA graphs has been logged as 57 to 119 GiB for replicas of a mixture with "
+                "expert parallelism (issues 57936 and 53013): such a start is refused, and this plan does not foresee "
+                "it. VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 switches the estimate off."
+            )
     if run.unified:
         found.append("Unified memory: what the host uses while vLLM starts is counted against the cache.")
     return tuple(found)

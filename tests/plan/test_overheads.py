@@ -480,3 +480,19 @@ def test_the_total_alone_is_that_of_the_parts(model_id: str, name: str) -> None:
     deployment = deployed("b300", engine=name, speculative_tokens=2 if name == "vllm" else 0)
     for weights in rank_weights(model, deployment):
         assert total_overheads(model, deployment, weights) == overheads(model, deployment, weights).total
+
+
+def test_the_graph_estimate_that_is_not_foreseen_is_said() -> None:
+    """Issue 53013: 118.65 GiB for a mixture as tp 2 × dp 4 with expert parallelism; the start was refused."""
+    wide = Deployment(gpu=accelerator("h200-sxm"), context=8192, tp=2, dp=4, expert_parallel=True)
+    deepseek = catalogue.load("deepseek-ai/DeepSeek-V3")
+
+    def said(deployment: Deployment) -> bool:
+        made = overheads(deepseek, deployment, rank_weights(deepseek, deployment)[0])
+        return any("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0" in note for note in made.notes)
+
+    assert said(wide)
+    assert not said(replace(wide, enforce_eager=True))
+    assert not said(replace(wide, expert_parallel=False))
+    assert not said(replace(wide, tp=8, dp=1))
+    assert not said(replace(wide, engine_version="0.19.0"))
