@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import shlex
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from kvcore.plan.draft import OWN_HEAD, Draft
 from kvcore.plan.launch import Command, launch
 from kvcore.plan.launch_words import PLACEHOLDER
 from tests.plan import engine_parsers, transformers_script
+from tests.plan.bash import assert_seen_as_words
 from tests.plan.engine_parsers import parsed
 from tests.plan.launch_cases import DEEPSEEK, DRAFT, GEMMA, HOSTILE, LLAMA, UNPRINTABLE, V32, Case, cases, h100, named
 
@@ -293,21 +292,7 @@ def test_one_replica_at_a_time_is_said() -> None:
 def test_hostile_names_are_one_word_to_bash(engine: str, tmp_path: Path) -> None:
     """bash that is given the text sees exactly our words, and nothing in a name is run or read as an option."""
     commands = [launch(named(catalogue.load(LLAMA), name), h100(engine=engine)) for name in HOSTILE]
-    lines, expected = [], []
-    for command in commands:
-        for line, words in zip(command.text.split("\n"), (command.words, *command.after), strict=True):
-            assert tuple(shlex.split(line)) == words
-            # Variables before a command are assignments and no words; printf shows the words, each ended by a zero byte.
-            before = re.match(r"(?:OLLAMA_\w+=\w+ )*", line)
-            lines.append(f"printf '%s\\0' {line[before.end() if before else 0 :]}")
-            expected += [word for word in words if not word.startswith("OLLAMA_")]
-    shown = subprocess.run(
-        ["/bin/bash", "-c", "\n".join(lines)], capture_output=True, cwd=tmp_path, check=True,
-        env={"HOME": "/nowhere", "PATH": "/nowhere"},
-    )  # fmt: skip
-    assert shown.stdout.decode().split("\0")[:-1] == expected
-    assert shown.stderr == b""
-    assert list(tmp_path.iterdir()) == []
+    assert_seen_as_words(commands, tmp_path)
     assert not Path("/tmp/owned").exists()
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
-import re
 import shlex
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from tests.gguf_writer import LLAMA as GGUF_KEYS
 from tests.gguf_writer import TENSORS, write
 from tests.models import LLAMA as CONFIG
 from tests.plan import engine_parsers
+from tests.plan.bash import assert_seen_as_words
 from tests.plan.engine_parsers import parsed
 from tests.plan.launch_cases import DRAFT, HOSTILE, LLAMA, h100
 
@@ -110,15 +109,11 @@ def test_a_gguf_file_is_given_as_it_was_typed(
 @pytest.mark.parametrize("kind", ["folder", "config", "gguf"])
 @pytest.mark.parametrize("engine", NAMES)
 def test_hostile_paths_are_one_word_to_bash(engine: str, kind: str, tmp_path: Path) -> None:
-    lines, expected = [], []
+    commands = []
     for name in HOSTILE:
         path = {"folder": name, "config": f"{name}/config.json", "gguf": f"{name}.gguf"}[kind]
         command = made(placed(path, kind), engine)
-        for line, words in zip(command.text.split("\n"), (command.words, *command.after), strict=True):
-            assert tuple(shlex.split(line)) == words
-            before = re.match(r"(?:OLLAMA_\w+=\w+ )*", line)
-            lines.append(f"printf '%s\\0' {line[before.end() if before else 0 :]}")
-            expected += [word for word in words if not word.startswith("OLLAMA_")]
+        commands.append(command)
         told = given(engine, command)
         assert not told.startswith("-")
         if engine in LOADERS and kind != "gguf":
@@ -127,13 +122,7 @@ def test_hostile_paths_are_one_word_to_bash(engine: str, kind: str, tmp_path: Pa
             assert told == PLACEHOLDER
         elif kind == "gguf":
             assert told == f"./{path}"
-    shown = subprocess.run(
-        ["/bin/bash", "-c", "\n".join(lines)], capture_output=True, cwd=tmp_path, check=True,
-        env={"HOME": "/nowhere", "PATH": "/nowhere"},
-    )  # fmt: skip
-    assert shown.stdout.decode().split("\0")[:-1] == expected
-    assert shown.stderr == b""
-    assert list(tmp_path.iterdir()) == []
+    assert_seen_as_words(commands, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["folder", "config", "gguf"])
