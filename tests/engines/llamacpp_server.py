@@ -45,7 +45,12 @@ def serve(model: str, settings: Mapping[str, Any]) -> None:
             known = getattr(xllamacpp, kind[name])
             value = next(getattr(known, entry) for entry in dir(known) if entry.lower().endswith(f"_{value}".lower()))
         setattr(params, name, value)
-    server = xllamacpp.Server(params)
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError:
+        # What was logged is written by a thread of its own, which ends with the process.
+        time.sleep(5)
+        raise
     time.sleep(60)
     del server
 
