@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from kvcore.deployment import Deployment
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.overhead_shape import shape
-from kvcore.plan.rank_weights import RankWeights
-from kvcore.plan.speculation import speculator
+from kvcore.ranks.speculation import speculator
+from kvcore.ranks.weights import RankWeights
 from kvcore.units import GIB
 
 # What nvidia-smi reports and CUDA does not give (data/overheads.json), and what a CUDA context takes.

@@ -10,13 +10,13 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from kvcore.deployment import Deployment
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.overhead_defaults import V0_CHUNKS_ABOVE, is_v0
 from kvcore.plan.overhead_engines import BY_STAGE
 from kvcore.plan.overheads import total_overheads
 from kvcore.plan.pools import Pool, left_for_cache, pools
-from kvcore.plan.rank_weights import RankWeights
+from kvcore.ranks.weights import RankWeights
 from kvcore.units import MAX_TOKENS
 
 # Below so many tokens a batch may be limited by the requests themselves.

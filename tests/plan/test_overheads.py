@@ -23,10 +23,10 @@ from benchmarks.fit_overheads import (
     summary,
     validated,
 )
+from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.paths import DATA
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.overhead_defaults import captured_graphs, chunks_by_itself
 from kvcore.plan.overhead_engines import compute_buffer_gib
 from kvcore.plan.overhead_fit import PRIOR, coefficients
@@ -34,7 +34,7 @@ from kvcore.plan.overhead_rule import Fit, activation_gib, graph_terms, graphs_g
 from kvcore.plan.overhead_shape import profile, shape
 from kvcore.plan.overhead_tower import QWEN_VL, Tower
 from kvcore.plan.overheads import Overheads, fitted, overheads, total_overheads
-from kvcore.plan.rank_weights import rank_weights
+from kvcore.ranks.weights import rank_weights
 from kvcore.sources import catalogue
 from kvcore.units import GIB
 
