@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from kvcore.deployment import Deployment
+from kvcore.engines.ollama import OLLAMA
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.ends import Ends
@@ -156,7 +157,7 @@ def _micro_batch(model: Model, deployment: Deployment) -> tuple[int, int, bool]:
     flash = "off" not in (options.get("flash_attn"), options.get("flash_attention"))
     if deployment.engine == "ollama":
         try:
-            server = deployment.settings(model).server
+            server = OLLAMA.settings(model, deployment).server
         except EngineError:
             pass
         else:

@@ -7,7 +7,7 @@ some ranges they rise with the context or stay, so where two lengths of a range 
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kvcore.deployment import Deployment
@@ -96,7 +96,7 @@ class PoolRanges:
         return found[place]
 
     def _made(self, context: int) -> Sizes:
-        own = self.deployment if context == self.deployment.context else replace(self.deployment, context=context)
+        own = self.deployment.at(context)
         totals = {stage: total_overheads(self.model, own, self.loaded[stage]) for stage in set(self._alike)}
         left = [
             left_for_cache(own, self.share, weights, totals[stage])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from kvcore.engines.base import Common, Option
+from kvcore.deployment import Request
+from kvcore.engines.base import Option, longest_request, own_values
 from kvcore.engines.vllm.settings import VERSION, VllmSettings, release
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
+from kvcore.ranks.parts import prediction_head
 
 OPTIONS = (
     Option(flag="--block-size", field="block_size", kind="integer", help="tokens a block"),
@@ -60,36 +59,38 @@ OPTIONS = (
         flag="--num-gpu-blocks-override", field="num_gpu_blocks_override", kind="integer", help="blocks of the pool"
     ),
 )
-_NEGATIONS = {option.field: option.turns_off for option in OPTIONS if option.turns_off is not None}
 _OLDEST = (0, 4)
 
 
-def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> VllmSettings:
+def make_settings(model: Model, asked: Request) -> VllmSettings:
     """Settings of a request for a model; EngineError for a version or a value that cannot be."""
-    length = common.max_model_len if common.max_model_len is not None else model.context_limit
-    if length is None:
-        raise EngineError("vllm: the model states no longest context; say --max-model-len")
-    chosen = {name: value for name, value in values.items() if value is not None and name not in _NEGATIONS}
-    for negation, name in _NEGATIONS.items():
-        if values.get(negation):
-            chosen[name] = False
-    gpu = common.gpu
-    if gpu is not None and common.platform == "cuda":
+    length = longest_request("vllm", model, asked)
+    chosen = own_values("vllm", OPTIONS, asked)
+    if asked.draft is not None and asked.draft.own:
+        chosen = {"mtp_layers": _own_layers(model)} | chosen
+    gpu = asked.gpu
+    if gpu is not None and asked.platform == "cuda":
         chosen["gpu_bytes"] = gpu.memory_bytes
         chosen["compute_capability"] = _capability(gpu.compute_capability)
         # By the name that the driver reports, as vLLM itself does.
         chosen["few_batched_tokens"] = "a100" in gpu.id or gpu.id.startswith(("dgx-spark", "gb10"))
-    version = common.version or (VERSION if common.platform == "cuda" else "0.32.0")
+    version = asked.engine_version or (VERSION if asked.platform == "cuda" else "0.32.0")
     return VllmSettings(
         max_model_len=length,
-        kv_cache_dtype=common.kv_dtype,
-        tensor_parallel_size=common.tp,
-        pipeline_parallel_size=common.pp,
-        decode_context_parallel_size=common.dcp,
-        platform=common.platform,
+        kv_cache_dtype=asked.kv_dtype,
+        tensor_parallel_size=asked.tp,
+        pipeline_parallel_size=asked.pp,
+        decode_context_parallel_size=asked.dcp,
+        platform=asked.platform,
         version=check_version(version),
         **chosen,
     )
+
+
+def _own_layers(model: Model) -> int:
+    """Layers with a cache of the model's own prediction modules."""
+    head = prediction_head(model)
+    return 0 if head is None else sum(any(memory.kind != "none" for memory in layer) for layer in head.layers)
 
 
 def check_version(version: str) -> str:
