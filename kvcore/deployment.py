@@ -126,10 +126,9 @@ class Request(Split):
     """What can be asked of every engine in the same words. None, and `auto`, leave it to the engine.
 
     `context` is the longest request that the engine is started for (max_model_len). `weight_format` is None for the
-    stored one. `utilization` is
-    gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction, whichever the engine has. `draft` proposes
-    `speculative_tokens` a step; where it is None they are taken from the prompt (n-gram), which has no weights.
-    `options` are further options of the engine; they win over what is said in common words.
+    stored one. `utilization` is gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction, whichever the
+    engine has. `draft` proposes `speculative_tokens` a step; where it is None they are taken from the prompt (n-gram),
+    which has no weights. `options` are further options of the engine; they win over what is said in common words.
     """
 
     gpu: Accelerator | None = None

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import ceil
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
 from kvcore.engines.sglang import SGLANG
 from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
 from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
@@ -92,7 +93,8 @@ def loaded_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, .
 
 @lru_cache(maxsize=1024)
 def _loaded(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
-    return with_speculator(rank_weights(model, deployment), model, deployment)
+    chosen = engine(deployment.engine)
+    return with_speculator(rank_weights(model, deployment, chosen), model, deployment, chosen)
 
 
 def usable_share(model: Model, deployment: Deployment) -> float:

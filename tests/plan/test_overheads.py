@@ -34,9 +34,9 @@ from kvcore.plan.overhead_rule import Fit, activation_gib, graph_terms, graphs_g
 from kvcore.plan.overhead_shape import profile, shape
 from kvcore.plan.overhead_tower import QWEN_VL, Tower
 from kvcore.plan.overheads import Overheads, fitted, overheads, total_overheads
-from kvcore.ranks.weights import rank_weights
 from kvcore.sources import catalogue
 from kvcore.units import GIB
+from tests.models import rank_weights
 
 LLAMA_8B, QWEN_06B = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-0.6B"
 

@@ -14,9 +14,10 @@ from kvcore.plan import pools as module
 from kvcore.plan.ends import Ends, Overhead
 from kvcore.plan.overheads import Overheads
 from kvcore.plan.pools import default_utilization, loaded_weights, pools, usable_share
-from kvcore.ranks.weights import RankWeights, rank_weights
+from kvcore.ranks.weights import RankWeights
 from kvcore.sources.catalogue import entries, load
 from kvcore.units import GIB
+from tests.models import rank_weights
 
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 GPU = replace(accelerator("h100-sxm"), reported_bytes=80 * GIB)
