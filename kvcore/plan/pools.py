@@ -19,7 +19,7 @@ from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
 from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
 from kvcore.engines.vllm.budget import DEFAULT_UTILIZATION, OLD_UTILIZATION
 from kvcore.errors import PlanError
-from kvcore.hardware.gpus import accelerator
+from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.model import Model
 from kvcore.plan.ends import Ends
 from kvcore.plan.overheads import Overheads, overheads
@@ -29,7 +29,6 @@ from kvcore.size import Term
 
 # vLLM's default share before 0.21 (config/cache.py).
 _NEW_SHARE_FROM = (0, 21)
-_ANY_GPU = accelerator("h100-sxm")
 _SGLANG_STANDALONE, _SGLANG_HEAD = 6 * 1024, 2 * 1024
 NO_OVERHEADS = Overheads(parts=(), total=Ends(low=0, best=0, high=0), notes=())
 
@@ -87,8 +86,15 @@ def check_known(model: Model, deployment: Deployment, loaded: tuple[RankWeights,
 
 
 def loaded_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
-    """The weights of each stage: the same whatever the context, the GPU or the share of its memory."""
-    return _loaded(model, replace(deployment, context=1, gpu=_ANY_GPU, utilization=None, kv_bytes=None))
+    """The weights of each stage: the same whatever the context, the size of the GPU or the share of its memory."""
+    gpu = _of_class(deployment.gpu.compute_capability)
+    return _loaded(model, replace(deployment, context=1, gpu=gpu, utilization=None, kv_bytes=None))
+
+
+@lru_cache(maxsize=64)
+def _of_class(compute_capability: str | None) -> Accelerator:
+    """One accelerator for all that have the same kernels: these pad weights differently, whatever the memory."""
+    return replace(accelerator("h100-sxm"), compute_capability=compute_capability)
 
 
 @lru_cache(maxsize=1024)
