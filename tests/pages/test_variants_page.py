@@ -23,6 +23,7 @@ from pages.ui import theme, widgets
 from pages.ui.size import sections
 from pages.ui.size.words import ENGINES
 from pages.ui.variants import curves, facts, lessons, lower, words
+from tests.pages.rendered import html_bodies
 
 APP = str(Path(__file__).parents[2] / "app.py")
 
@@ -70,7 +71,7 @@ def alts(at: AppTest) -> list[str]:
 
 
 def table_html(at: AppTest) -> str:
-    return "".join(html.proto.body for html in at.get("html") if "kv-table" in html.proto.body)
+    return "".join(body for body in html_bodies(at) if "kv-table" in body)
 
 
 def test_opens_on_the_shipped_model_and_what_it_saves() -> None:
