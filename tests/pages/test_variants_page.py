@@ -19,7 +19,7 @@ from kvcore.units import GIB, format_bytes
 from kvcore.variants.ladder import ladder
 from kvcore.variants.levers import lever, levers
 from kvcore.variants.variants import variant
-from pages.ui import theme, widgets
+from pages.ui import lines, theme, widgets
 from pages.ui.size import sections
 from pages.ui.size.words import ENGINES
 from pages.ui.variants import curves, facts, lessons, lower, words
@@ -263,11 +263,11 @@ def test_their_cache_may_be_in_another_format() -> None:
 
 
 def test_names_stand_apart_and_near_their_lines() -> None:
-    assert curves.spread([0.0, 5.0, 9.0], 1.0, 0.0, 10.0) == [0.0, 5.0, 9.0]
-    assert curves.spread([4.0, 4.0], 1.0, 0.0, 10.0) == [3.5, 4.5]
-    assert curves.spread([9.9, 10.0], 1.0, 0.0, 10.0) == [9.0, 10.0]
-    assert curves.spread([0.0, 0.0, 0.1], 1.0, 0.0, 10.0) == [0.0, 1.0, 2.0]
-    crowded = curves.spread([1.0, 1.1, 1.2, 5.0, 5.1], 0.5, 0.0, 6.0)
+    assert lines.spread([0.0, 5.0, 9.0], 1.0, 0.0, 10.0) == [0.0, 5.0, 9.0]
+    assert lines.spread([4.0, 4.0], 1.0, 0.0, 10.0) == [3.5, 4.5]
+    assert lines.spread([9.9, 10.0], 1.0, 0.0, 10.0) == [9.0, 10.0]
+    assert lines.spread([0.0, 0.0, 0.1], 1.0, 0.0, 10.0) == [0.0, 1.0, 2.0]
+    crowded = lines.spread([1.0, 1.1, 1.2, 5.0, 5.1], 0.5, 0.0, 6.0)
     assert all(after - before >= 0.5 - 1e-9 for before, after in pairwise(crowded))
 
 
