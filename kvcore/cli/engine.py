@@ -11,7 +11,7 @@ from typing import Any
 from kvcore.cli.options import add_model_options, engine_values, read_memory, read_ranks, term_as_dict
 from kvcore.deployment import Request, as_options
 from kvcore.engines.base import Capacity, Engine, Layout
-from kvcore.engines.registry import NAMES, engine
+from kvcore.engines.registry import engine, engine_names
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.units import format_bytes, parse_tokens
@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
         help="what a serving engine sets aside, and what it logs",
         epilog="The engine's own options keep its own names.",
     )
-    command.add_argument("engine", help=", ".join(NAMES))
+    command.add_argument("engine", help=", ".join(engine_names()))
     command.add_argument("model", help="config.json, folder, .gguf, catalogue id, or - for a config.json on stdin")
     command.add_argument("--as", dest="variant", help="a counterfactual: mha, gqa:8, mqa, mla, sliding:4096/6, …")
     command.add_argument("--max-model-len", help="tokens of one request; the model's limit unless said")

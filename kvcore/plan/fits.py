@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
 
+from kvcore.engines.registry import engine
 from kvcore.plan.basis import NONE, Basis
 from kvcore.plan.ends import Ends
 from kvcore.plan.moments import most_people
-from kvcore.plan.sharing import SLOTS, layout_at
+from kvcore.plan.sharing import layout_at
 from kvcore.size import Term
 
 
@@ -48,7 +49,7 @@ class Filling:
     def fit(self, name: str, tokens: int, shared: int, chunk: int, when: str, least: Ends[int] = NONE) -> Fit:
         """Requests of `tokens` tokens, `shared` of them held once, beside a chunk in prefill; no fewer than `least`."""
         own = tokens - shared
-        if self.base.deployment.engine in SLOTS:
+        if engine(self.base.deployment.engine).slots:
             # A slot has cells for the longest request, whatever is in it.
             own, shared, chunk = self.base.deployment.context, 0, 0
         beside = sum(self._bytes(part) for part in (shared, chunk) if part)
@@ -77,11 +78,11 @@ class Filling:
 
     def _requests(self, tokens: int, beside: int, end: str) -> int:
         """Requests over all replicas, beside so many bytes on each GPU."""
-        if self.base.filler is None or not self.base.filler.keeps_cache:
+        if self.base.cache is None or not self.base.cache.keeps_cache:
             found: int = getattr(self.base.requests(tokens), end)
             return found
         room = tuple(max(0, getattr(pool.kv_bytes, end) - beside) for pool in self.base.pools)
-        return self.base.whole(self.base.filler.fill(tokens, room))
+        return self.base.whole(self.base.cache.fill(tokens, room))
 
     def _terms(
         self, own: int, shared: int, chunk: int, beside: int, held: int, requests: Ends[int], people: Ends[int]

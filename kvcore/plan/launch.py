@@ -10,11 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvcore.deployment import Deployment
-from kvcore.engines.llamacpp.settings import MAX_SLOTS
-from kvcore.engines.registry import engine
+from kvcore.engines.llamacpp.settings import FIXED, MAX_SLOTS
+from kvcore.engines.registry import engine, not_followed
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.fill.llamacpp import FIXED
 from kvcore.plan.launch_llamacpp import llamacpp, ollama
 from kvcore.plan.launch_model import reference, refuse_counterfactual
 from kvcore.plan.launch_sglang import sglang
@@ -22,7 +21,6 @@ from kvcore.plan.launch_tensorrt_llm import tensorrt_llm
 from kvcore.plan.launch_transformers import transformers
 from kvcore.plan.launch_vllm import vllm
 from kvcore.plan.launch_words import Command
-from kvcore.plan.machines import not_followed
 
 if TYPE_CHECKING:
     from kvcore.plan.plan import Plan

@@ -14,10 +14,6 @@ from math import ceil
 
 from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine
-from kvcore.engines.sglang import SGLANG
-from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
-from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
-from kvcore.engines.vllm.budget import DEFAULT_UTILIZATION, OLD_UTILIZATION
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.model import Model
@@ -27,9 +23,6 @@ from kvcore.ranks.speculation import speculator_bytes, with_speculator
 from kvcore.ranks.weights import RankWeights, rank_weights
 from kvcore.size import Term
 
-# vLLM's default share before 0.21 (config/cache.py).
-_NEW_SHARE_FROM = (0, 21)
-_SGLANG_STANDALONE, _SGLANG_HEAD = 6 * 1024, 2 * 1024
 NO_OVERHEADS = Overheads(parts=(), total=Ends(low=0, best=0, high=0), notes=())
 
 
@@ -106,38 +99,19 @@ def _loaded(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
 def usable_share(model: Model, deployment: Deployment) -> float:
     """The fraction that the engine takes: as asked for, else its own default; 1 where it has none.
 
-    Of a device's total memory in vLLM and SGLang, of what is free after weights and activations in TensorRT-LLM.
+    Of a device's total memory, or of what is free after weights and activations (Engine.share_of).
     """
-    if deployment.engine == "sglang":
-        settings = SGLANG.settings(model, deployment.at(max(1, deployment.context)))
-        found = mem_fraction_static(model, settings)
-        if deployment.draft is None or settings.mem_fraction_static is not None:
-            return found
-        # What it keeps off for a draft and its graphs (server_args.py, 0.5.23): in MiB, by who proposes.
-        more = _SGLANG_STANDALONE if deployment.draft.standalone else _SGLANG_HEAD
-        kept: float = reserved_mib(model, settings) + more
-        return float(round((settings.gpu_mib - kept) / settings.gpu_mib, 3))
-    if deployment.engine == "tensorrt-llm":
-        options = dict(deployment.options)
-        default = TensorRtLlmSettings(max_seq_len=1).free_gpu_memory_fraction
-        return float(options.get("free_gpu_memory_fraction") or deployment.utilization or default)
-    if deployment.engine != "vllm":
-        return 1.0
-    return deployment.utilization or default_utilization(deployment.engine_version)
+    share = engine(deployment.engine).share(model, deployment)
+    return 1.0 if share is None else share
 
 
-def default_utilization(version: str | None) -> float:
-    """vLLM's gpu_memory_utilization where nobody says: 0.92, and 0.9 in older versions."""
-    if version is None:
-        return DEFAULT_UTILIZATION
-    parts = version.removeprefix("v").split(".")
-    numbers = tuple(int(part) for part in parts[:2] if part.isdecimal())
-    return OLD_UTILIZATION if len(numbers) == 2 and numbers < _NEW_SHARE_FROM else DEFAULT_UTILIZATION
-
-
-def has_share(engine: str) -> bool:
+def has_share(name: str) -> bool:
     """Whether the engine has a fraction of memory that a user sets."""
-    return engine in ("vllm", "sglang", "tensorrt-llm")
+    return engine(name).share_of != ""
+
+
+def _of_free(deployment: Deployment) -> bool:
+    return engine(deployment.engine).share_of == "free"
 
 
 def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ...]) -> tuple[Pool, ...]:
@@ -164,7 +138,7 @@ def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ..
 def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, over: Ends[int]) -> Ends[int]:
     """The pool on one GPU of a stage: low where the overheads (in all) are high; negative where nothing is left."""
     total = deployment.gpu.memory_bytes
-    if deployment.engine == "tensorrt-llm":
+    if _of_free(deployment):
         exact = Fraction(str(share))
         low, best, high = (_part(total - weights.bytes - used, exact) for used in (over.high, over.best, over.low))
         return Ends(low=low, best=best, high=high)
@@ -173,9 +147,9 @@ def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, o
 
 
 def _usable(deployment: Deployment, share: float) -> int:
-    """The engine's share of the device, rounded up as vLLM does; TensorRT-LLM's is taken later, of what is free."""
+    """The engine's share of the device, rounded up as vLLM does; all of it where the share is of what is free."""
     total = deployment.gpu.memory_bytes
-    if share == 1 or deployment.engine == "tensorrt-llm":
+    if share == 1 or _of_free(deployment):
         return total
     return _rounded_up(total, share)
 
@@ -232,7 +206,7 @@ def _left_term(
     deployment: Deployment, share: float, usable: int, weights: RankWeights, over: Overheads, kv: Ends[int]
 ) -> Term:
     text = f"{usable:,} − {weights.bytes:,} − {over.total.high:,} B"
-    if deployment.engine == "tensorrt-llm":
+    if _of_free(deployment):
         text = f"({text}) × {share:g}"
     text += f" = {kv.low:,} B at the safe end; {kv.best:,} B at best guess, at most {kv.high:,} B"
     return Term(name="left for the cache", formula=text, value=kv.low, unit="B", knowledge="estimated")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine as engine_of
+from kvcore.engines.registry import runs_on
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import Accelerator, accelerators
 from kvcore.hardware.prices import Hourly, hourly
@@ -14,7 +15,6 @@ from kvcore.model.model import Model
 from kvcore.plan.basis import Basis
 from kvcore.plan.ends import Ends
 from kvcore.plan.gpu_counts import gpu_counts
-from kvcore.plan.machines import runs_on
 from kvcore.plan.shard_words import split_name
 from kvcore.plan.split_search import Search
 from kvcore.units import MAX_BATCH, check_tokens

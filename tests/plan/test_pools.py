@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from kvcore.deployment import Deployment
+from kvcore.engines.vllm.budget import default_utilization
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import accelerator
 from kvcore.plan import pools as module
 from kvcore.plan.ends import Ends, Overhead
 from kvcore.plan.overheads import Overheads
-from kvcore.plan.pools import default_utilization, loaded_weights, pools, usable_share
+from kvcore.plan.pools import loaded_weights, pools, usable_share
 from kvcore.ranks.weights import RankWeights
 from kvcore.sources.catalogue import entries, load
 from kvcore.units import GIB

@@ -16,6 +16,8 @@ from kvcore.size import Term
 # The share was 0.9 before it became 0.92 (config/cache.py).
 DEFAULT_UTILIZATION = 0.92
 OLD_UTILIZATION = 0.9
+# vLLM's default share before 0.21 (config/cache.py).
+_NEW_SHARE_FROM = (0, 21)
 # From this version the estimated CUDA-graph pool is taken off before the cache is sized. vLLM's own line says "default
 # since v0.21.0", but releases 0.20.0 and 0.20.2 print that line too (data/field/memory.jsonl), 0.19 does not.
 GRAPHS_DEDUCTED = (0, 20)
@@ -62,3 +64,12 @@ def pool(
         )
     terms.append(Term(name="left for the cache", formula=f"{left:,} B", value=left, unit="B"))
     return Pool(kv_bytes=left, terms=tuple(terms))
+
+
+def default_utilization(version: str | None) -> float:
+    """vLLM's gpu_memory_utilization where nobody says: 0.92, and 0.9 in older versions."""
+    if version is None:
+        return DEFAULT_UTILIZATION
+    parts = version.removeprefix("v").split(".")
+    numbers = tuple(int(part) for part in parts[:2] if part.isdecimal())
+    return OLD_UTILIZATION if len(numbers) == 2 and numbers < _NEW_SHARE_FROM else DEFAULT_UTILIZATION
