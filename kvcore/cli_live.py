@@ -13,7 +13,7 @@ from kvcore.errors import LiveError, SourceError
 from kvcore.units import format_bytes, format_count, parse_tokens
 
 if TYPE_CHECKING:
-    from kvcore.live.generate import Generated
+    from kvcore.live.generate import Generation
 
 
 def add(commands: Any) -> None:
@@ -44,19 +44,19 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from kvcore.live.session import Session, Speaker
+    from kvcore.live.session import Reporter, Session
 
     teller = _Teller()
-    engine, speaker = Session(), Speaker(teller)
+    engine, reporter = Session(), Reporter(teller)
     if options.suite:
         from kvcore.live.suite import suite
 
-        _write(json.dumps(suite(engine, speaker, seconds=_seconds(options.seconds) or 220.0)), options.output)
+        _write(json.dumps(suite(engine, reporter, seconds=_seconds(options.seconds) or 220.0)), options.output)
         return
     from kvcore.live.jobs import run_with
     from kvcore.live.options import read_run
 
-    results = run_with(engine, read_run(_job(options)), speaker)
+    results = run_with(engine, read_run(_job(options)), reporter)
     answer = live_as_dict(results[0], teller.ready, teller.host)
     answer |= {"truncated": teller.truncated, "notes": teller.notes, "calibration": teller.calibration}
     answer["recomputed"] = live_as_dict(results[1], teller.ready, teller.host) if len(results) > 1 else None
@@ -149,7 +149,7 @@ class _Teller:
             self._width = len(line)
 
 
-def live_as_dict(made: Generated, ready: dict[str, Any], host: dict[str, Any]) -> dict[str, Any]:
+def live_as_dict(made: Generation, ready: dict[str, Any], host: dict[str, Any]) -> dict[str, Any]:
     """The stable JSON form of one generation; bytes are of the cache at its end, for the whole batch.
 
     `tokens` counts the new tokens of each request, `decode_s` holds one time a step: the first token comes out of the

@@ -13,15 +13,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvcore.errors import LiveError
-from kvcore.live.attention import ChunkPlan, StepPlan, attend_chunk, attend_step, chunk_plan, step_plan
+from kvcore.live.attention import (
+    ChunkPlan,
+    RopeTable,
+    StepPlan,
+    attend_chunk,
+    attend_step,
+    chunk_plan,
+    rotate_,
+    step_plan,
+)
 from kvcore.live.cache import BlockCache
 from kvcore.live.graphs import FixedStep, step_key
-from kvcore.live.rope import RopeTable, rotate_
 from kvcore.live.shape import LiveShape, check_weight_format
-from kvcore.live.weights import LayerWeights, Weights, dtype_of, pack
-from kvcore.live.wide import Widener, is_native
+from kvcore.live.weights import LayerWeights, Weights, Widener, dtype_of, is_native, pack
 
-Progress = Callable[[int, int], bool]
+# Takes (tokens or layers done, in all); False where the computation should stop.
+OnChunk = Callable[[int, int], bool]
 
 
 class Decoder:
@@ -70,7 +78,7 @@ class Decoder:
 
     @torch.inference_mode()
     def prefill(
-        self, ids: Sequence[Sequence[int]], cache: BlockCache, chunk: int = 512, progress: Progress | None = None
+        self, ids: Sequence[Sequence[int]], cache: BlockCache, chunk: int = 512, progress: OnChunk | None = None
     ) -> Tensor:
         """Append the tokens of each request to the cache; logits [B, vocab] after each request's last token.
 
@@ -122,7 +130,7 @@ class Decoder:
         return logits
 
     @torch.inference_mode()
-    def recompute(self, ids: Sequence[Sequence[int]], progress: Progress | None = None) -> Tensor:
+    def recompute(self, ids: Sequence[Sequence[int]], progress: OnChunk | None = None) -> Tensor:
         """Logits [B, vocab] after each request's last token, from its whole prefix and no cache.
 
         `progress(done, of)` is called after each layer; when it returns False, LiveError("cancelled") is raised.
@@ -147,7 +155,7 @@ class Decoder:
         elif kind == "mps":
             torch.mps.synchronize()
 
-    def _chunk(self, part: list[list[int]], cache: BlockCache | None, progress: Progress | None = None) -> Tensor:
+    def _chunk(self, part: list[list[int]], cache: BlockCache | None, progress: OnChunk | None = None) -> Tensor:
         """Hidden states [B, T, hidden] of a chunk of each request, padded on the right to the longest."""
         batch, counts = len(part), [len(one) for one in part]
         width = max(counts)

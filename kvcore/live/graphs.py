@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from kvcore.live.attention import StepPlan
+from kvcore.live.attention import RopeTable, StepPlan
 from kvcore.live.cache import BlockCache
-from kvcore.live.rope import RopeTable
 
 Run = Callable[[Tensor, Tensor, Tensor, BlockCache, dict[int | None, StepPlan]], Tensor]
 

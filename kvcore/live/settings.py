@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from pathlib import Path
 from kvcore.errors import LiveError, UnitError
 from kvcore.units import GIB, parse_bytes
 
+PROGRAM = "kv-cache-explorer"
 # Longer than a background tab, whose timers browsers slow to one a second, needs between two polls.
 LEASE_SECONDS = 10.0
 
@@ -91,6 +93,25 @@ def check_source(limits: Limits, model: object, download: bool = False) -> None:
         offered = True  # No path at all: the engine says what it is.
     if model.strip() and not offered:
         raise LiveError("folders of this server are offered only where KV_LIVE_FOLDERS names them")
+
+
+def user_cache() -> Path:
+    """This program's folder in the user's cache: XDG_CACHE_HOME, else where the platform keeps caches.
+
+    It is made where it is missing; LiveError where it cannot be written.
+    """
+    stated = os.environ.get("XDG_CACHE_HOME", "")
+    usual = Path("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
+    try:
+        base = Path(stated) if Path(stated).is_absolute() else usual.expanduser()
+        folder = base / PROGRAM
+        folder.mkdir(parents=True, exist_ok=True)
+        is_writable = os.access(folder, os.W_OK | os.X_OK)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home.
+        is_writable = False
+    if not is_writable:
+        raise LiveError("the user's cache folder cannot be written; set XDG_CACHE_HOME to a folder that can")
+    return folder
 
 
 def machine_memory_bytes() -> int | None:

