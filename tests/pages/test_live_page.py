@@ -15,20 +15,11 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.live import runs
 from kvcore.live.link import PROMPT
-from pages.ui import (
-    live_charts,
-    live_compare,
-    live_controls,
-    live_plot,
-    live_replay,
-    live_runs,
-    live_state,
-    live_words,
-    theme,
-)
-from pages.ui import live_look as look
-from pages.ui.live_look import duration, times
-from pages.ui.live_story import Story, tell
+from pages.ui import theme
+from pages.ui.live import charts, compare, controls, jobs, look, plot, replay, words
+from pages.ui.live import runs as kept_runs
+from pages.ui.live.look import duration, times
+from pages.ui.live.progress import Story, tell
 from tests.pages.live_fake import HOST, TOKEN_BYTES, FakeQueue, events_of
 from tests.pages.rendered import rendered
 
@@ -39,15 +30,15 @@ APP = str(Path(__file__).parents[2] / "app.py")
 def queue(monkeypatch: pytest.MonkeyPatch) -> FakeQueue:
     """A queue whose jobs go on only when the test says so."""
     fake = FakeQueue()
-    monkeypatch.setattr(live_state, "queue", lambda: fake)
-    monkeypatch.setattr(live_state, "why_off", lambda: "")
+    monkeypatch.setattr(jobs, "queue", lambda: fake)
+    monkeypatch.setattr(jobs, "why_off", lambda: "")
     return fake
 
 
 @pytest.fixture(autouse=True)
 def recordings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three recordings of scripted jobs, whatever is shipped."""
-    jobs = (
+    recorded = (
         {"job": "run", "new_tokens": 48, "also_recompute": True},
         {"job": "probe", "contexts": [16, 64, 256, 1024]},
         {"job": "race", "variants": ["mha", "shipped", "mqa"], "contexts": [128, 1024]},
@@ -57,9 +48,9 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> None:
             [event for _, event in events_of(job)], name=str(job["job"]), kind=str(job["job"]),
             prompt="Why?" if job["job"] == "run" else "", made_at="2026-11-29T20:00:00Z",
         )
-        for job in jobs
+        for job in recorded
     )  # fmt: skip
-    monkeypatch.setattr(live_replay, "shipped", lambda: made)
+    monkeypatch.setattr(replay, "shipped", lambda: made)
 
 
 def open_page(**query: str) -> AppTest:
@@ -99,7 +90,7 @@ def cards(at: AppTest) -> list[str]:
     return [metric.value for metric in at.metric]
 
 
-def charts(at: AppTest) -> list[str]:
+def alternatives(at: AppTest) -> list[str]:
     """The text alternatives of the charts on the page."""
     return re.findall(r"class='kv-(?:plot|lanes)(?: low)?' role='img' aria-label='([^']*)'", texts(at))
 
@@ -119,7 +110,7 @@ def test_opens_on_a_recording_and_runs_nothing(queue: FakeQueue) -> None:
     assert cards(at)[0] == "94 ms"
     assert cards(at)[1] == "39 ms"
     assert cards(at)[3] == f"{91 * TOKEN_BYTES / 2**20:.2f}".rstrip("0").rstrip(".") + " MiB"
-    assert len(charts(at)) == 5
+    assert len(alternatives(at)) == 5
     assert not at.error
     assert not at.warning
 
@@ -138,14 +129,14 @@ def test_without_an_engine_it_says_so_and_still_replays(monkeypatch: pytest.Monk
 
 def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KV_LIVE_OFF", raising=False)
-    real = live_state.importlib.util.find_spec
-    monkeypatch.setattr(live_state.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name))
-    assert "torch is not installed" in live_state.why_off()
+    real = jobs.importlib.util.find_spec
+    monkeypatch.setattr(jobs.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name))
+    assert "torch is not installed" in jobs.why_off()
 
 
 def test_settings_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KV_LIVE_MAX_TOKENS", "many")
-    assert "KV_LIVE_MAX_TOKENS" in live_state.why_off()
+    assert "KV_LIVE_MAX_TOKENS" in jobs.why_off()
 
 
 # --- a run -------------------------------------------------------------------------------------------------------
@@ -216,7 +207,7 @@ def test_a_click_on_stop_waits_for_the_engine_and_not_for_long(
     """An engine in the middle of a long step: the page says what it waits for and goes on asking."""
     at = click(open_page(), "live_run")
     queue.last.step(8)
-    monkeypatch.setattr(live_controls, "_STOP_WAIT_S", 0.05)
+    monkeypatch.setattr(controls, "_STOP_WAIT_S", 0.05)
     monkeypatch.setattr(queue.last, "cancel", lambda: None)
     click(at, "live_stop")
     assert at.button(key="live_stop").label == "Stopping"
@@ -241,19 +232,19 @@ def test_a_job_that_ends_within_the_wait_is_seen_at_once(monkeypatch: pytest.Mon
             return "running" if self.glances < 3 else "cancelled"
 
     ending = Ending()
-    watch = live_state.Watch(ticket=ending, result=live_state.Result(kind="run"))  # type: ignore[arg-type]
-    monkeypatch.setattr(live_state, "watched", lambda: watch)
-    assert live_state.settled(60)
+    watch = jobs.Watch(ticket=ending, result=jobs.Result(kind="run"))  # type: ignore[arg-type]
+    monkeypatch.setattr(jobs, "watched", lambda: watch)
+    assert jobs.settled(60)
     assert ending.glances == 3
     monkeypatch.setattr(Ending, "state", "running")
-    assert not live_state.settled(0.05)
-    monkeypatch.setattr(live_state, "watched", lambda: None)
-    assert live_state.settled(60)
+    assert not jobs.settled(0.05)
+    monkeypatch.setattr(jobs, "watched", lambda: None)
+    assert jobs.settled(60)
 
 
 def test_each_event_is_taken_in_once() -> None:
     events = [event for _, event in events_of({"job": "run", "new_tokens": 9})]
-    result = live_state.Result(kind="run", events=events[:7])
+    result = jobs.Result(kind="run", events=events[:7])
     assert result.story is result.story
     middle = len(result.story.cache.tokens)
     result.events += events[7:]
@@ -431,7 +422,7 @@ def test_the_variants_of_a_race_divide_the_heads(queue: FakeQueue) -> None:
     queue.last.step()
     ran(at.run())
     assert "At 1,024 tokens window 256 takes" in texts(at)
-    assert len(charts(at)) == 5
+    assert len(alternatives(at)) == 5
 
 
 # --- a second turn -----------------------------------------------------------------------------------------------
@@ -473,9 +464,9 @@ def test_a_second_turn_goes_on_from_the_cache(queue: FakeQueue) -> None:
 
 
 def test_a_recording_plays_at_its_true_speed() -> None:
-    record = live_replay.shipped()[0]
+    record = replay.shipped()[0]
     now = [100.0]
-    ticket, _ = live_replay.playing(record, lambda: now[0])
+    ticket, _ = replay.playing(record, lambda: now[0])
     assert ticket.state == "waiting"
     ticket.touch()
     assert all(event["t"] == 0 for event in ticket.events(0))
@@ -541,7 +532,7 @@ def test_a_name_that_is_taken_gets_a_number_and_can_be_taken_over(queue: FakeQue
      ("x" * 200, {"x" * 200}, "x" * 192 + " (2)")],
 )  # fmt: skip
 def test_names_that_are_taken(name: str, taken: set[str], made: str) -> None:
-    assert live_runs.unlike(name, taken) == made
+    assert kept_runs.unlike(name, taken) == made
 
 
 def test_a_run_that_has_to_go_is_named(queue: FakeQueue) -> None:
@@ -556,24 +547,24 @@ def test_kept_runs_are_compared_in_two_charts(queue: FakeQueue) -> None:
     at = open_link(live_probe_too="0")
     keep(at, "short", queue)
     assert "Keep or load another run to see both side by side." in texts(at)
-    assert len(charts(at)) == 5
+    assert len(alternatives(at)) == 5
     at.select_slider(key="live_length").set_value("1,024")
     ran(at.run())
     keep(at, "long <i>", queue)
     assert at.multiselect(key="live_compared").value == ["short", "long <i>"]
     # 1.02 × (30 + 44 × 1.4 + 44² × 0.00012) = 93.7 ms; 1.02 × (30 + 1,433.6 + 125.8) = 1,621 ms; 17.3 times as long.
     assert "First token: short 94 ms, long <i> 1.62 s: 17×" in texts(at)
-    (bars,) = [one for one in charts(at) if one.startswith("Time to the first token")]
+    (bars,) = [one for one in alternatives(at) if one.startswith("Time to the first token")]
     assert bars == "Time to the first token. short: 94 ms; long &lt;i&gt;: 1.62 s."
-    (curves,) = [one for one in charts(at) if one.startswith("Time of a token over the tokens before it. short")]
+    (curves,) = [one for one in alternatives(at) if one.startswith("Time of a token over the tokens before it. short")]
     assert "short: 47 times from" in curves
     assert "long &lt;i&gt;: 47 times from" in curves
     at.multiselect(key="live_compared").set_value(["short"])
     ran(at.run())
-    assert len(charts(at)) == 7
+    assert len(alternatives(at)) == 7
     at.multiselect(key="live_compared").set_value([])
     ran(at.run())
-    assert len(charts(at)) == 5
+    assert len(alternatives(at)) == 5
 
 
 @pytest.mark.parametrize("colours", [theme.LIGHT, theme.DARK])
@@ -588,11 +579,11 @@ def test_compared_runs_differ_in_colour_and_mark(colours: theme.Palette) -> None
         made("x" * 60),
         made("p", job="probe", contexts=[16, 64]),
     ]
-    assert len(set(live_compare.names(records))) == 4
-    curves, bars = live_compare.tokens(records, colours), live_compare.first_tokens(records, colours)
+    assert len(set(compare.names(records))) == 4
+    curves, bars = compare.tokens(records, colours), compare.first_tokens(records, colours)
     assert curves is not None
     assert bars is not None
-    assert len(set(live_compare.looks(6, colours))) == 6
+    assert len(set(compare.looks(6, colours))) == 6
     # A probe has no first token.
     assert len(bars.lanes) == 3
     assert len(curves.plot.entries) == 4
@@ -600,23 +591,23 @@ def test_compared_runs_differ_in_colour_and_mark(colours: theme.Palette) -> None
         ElementTree.fromstring(text.encode())
     for html in (curves.html, curves.legend, bars.html):
         assert "<script" not in html
-    assert live_compare.first_tokens([], colours) is None
-    assert live_compare.tokens([records[3]], colours) is not None
+    assert compare.first_tokens([], colours) is None
+    assert compare.tokens([records[3]], colours) is not None
 
 
 def test_a_race_is_not_compared_with_runs() -> None:
     job = {"job": "race", "variants": ["mha"], "contexts": [128]}
     record = runs.from_events([event for _, event in events_of(job)], name="race", kind="race")
-    assert not live_compare.comparable(record)
+    assert not compare.comparable(record)
 
 
 def test_a_damaged_recording_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(live_replay, "FOLDER", tmp_path)
-    live_replay.shipped.cache_clear()
+    monkeypatch.setattr(replay, "FOLDER", tmp_path)
+    replay.shipped.cache_clear()
     (tmp_path / "run.json").write_text("{")
-    assert live_replay.shipped() == ()
-    live_replay.shipped.cache_clear()
+    assert replay.shipped() == ()
+    replay.shipped.cache_clear()
 
 
 # --- words and charts --------------------------------------------------------------------------------------------
@@ -650,28 +641,28 @@ def test_charts_of_half_a_story(colours: theme.Palette) -> None:
     events = [event for _, event in events_of({"job": "run", "new_tokens": 6, "also_recompute": True})]
     for count in range(len(events) + 1):
         story = tell(events[:count])
-        for made in (live_charts.latency(story, colours), live_charts.held(story, colours)):
+        for made in (charts.latency(story, colours), charts.held(story, colours)):
             assert made is None or "NaN" not in made.html + made.legend + made.svg("title", "source")
-        lanes = live_charts.timeline(story, colours)
+        lanes = charts.timeline(story, colours)
         assert lanes is None or "NaN" not in lanes.html + lanes.svg("title", "source")
-        live_words.cards(story, False)
-        for words in (live_words.timeline_title, live_words.latency_title, live_words.held_title):
-            assert words(story)
+        words.cards(story, False)
+        for title in (words.timeline_title, words.latency_title, words.held_title):
+            assert title(story)
 
 
 def test_many_tokens_are_drawn_as_few_marks() -> None:
-    drawn = live_charts.latency(told(new_tokens=2000), theme.LIGHT)
+    drawn = charts.latency(told(new_tokens=2000), theme.LIGHT)
     assert drawn is not None
-    assert drawn.html.count("<i ") <= live_charts.MOST_MARKS + 1
-    lanes = live_charts.timeline(told(new_tokens=2000), theme.LIGHT)
+    assert drawn.html.count("<i ") <= charts.MOST_MARKS + 1
+    lanes = charts.timeline(told(new_tokens=2000), theme.LIGHT)
     assert lanes is not None
-    assert lanes.html.count("<i ") <= live_charts.MOST_MARKS + 1
+    assert lanes.html.count("<i ") <= charts.MOST_MARKS + 1
 
 
 def test_a_truncated_curve_is_marked() -> None:
     events = [event for _, event in events_of({"job": "run", "new_tokens": 20, "also_recompute": True})]
     cut = {"event": "truncated", "mode": "recompute", "why": "time", "at": 50}
-    drawn = live_charts.latency(tell([*events, cut]), theme.LIGHT)
+    drawn = charts.latency(tell([*events, cut]), theme.LIGHT)
     assert drawn is not None
     assert "stopped here: time budget" in drawn.html
     assert "stopped here: time budget" in drawn.svg("title", "source")
@@ -681,23 +672,23 @@ def test_a_probe_and_a_race_that_the_time_cut_off_say_where() -> None:
     """Also in a recording, which does not say what was wanted: the axis reaches to the place of the cut."""
     events = [event for _, event in events_of({"job": "probe", "contexts": [16, 256]})]
     cut = {"event": "truncated", "mode": "recompute", "variant": "shipped", "why": "time", "at": 4096}
-    drawn = live_charts.probe(tell([*events[:-1], cut]), (), theme.LIGHT)
+    drawn = charts.probe(tell([*events[:-1], cut]), (), theme.LIGHT)
     assert drawn is not None
     assert "without it, recomputed stopped: time budget" in drawn.html
     assert [text for _, text in drawn.plot.x.ticks] == ["16", "256", "4K"]
     events = [event for _, event in events_of({"job": "race", "variants": ["mha", "mqa", "mla"], "contexts": [128]})]
     cuts = [{**cut, "mode": "cache", "variant": name, "why": why} for name, why in (("mha", "time"), ("mqa", "time"))]
-    drawn = live_charts.race(tell([*events[:-1], *cuts]), (), theme.LIGHT, "")
+    drawn = charts.race(tell([*events[:-1], *cuts]), (), theme.LIGHT, "")
     assert drawn is not None
     assert "MHA and MQA stopped: time budget" in drawn.html
     more = {**cuts[0], "variant": "mla", "why": "memory", "at": 512}
-    assert live_words.cut_words(tell([*cuts, more]), race=True) == (
+    assert words.cut_words(tell([*cuts, more]), race=True) == (
         "Cut off early: MHA and MQA, at 4,096 tokens (time budget); MLA, at 512 tokens (memory limit)."
     )
-    assert live_words.cut_words(tell([cut]), race=False) == (
+    assert words.cut_words(tell([cut]), race=False) == (
         "Cut off early: without it, recomputed, at 4,096 tokens (time budget)."
     )
-    assert live_words.cut_words(tell([]), race=True) == ""
+    assert words.cut_words(tell([]), race=True) == ""
 
 
 def timed(**job: object) -> list[dict[str, object]]:
@@ -708,27 +699,27 @@ def timed(**job: object) -> list[dict[str, object]]:
 
 def test_few_timings_show_their_spread_and_say_how_many() -> None:
     story = tell(timed(job="race", variants=["mha", "mqa"], contexts=[128, 1024]))
-    drawn = live_charts.race(story, (), theme.LIGHT, "")
+    drawn = charts.race(story, (), theme.LIGHT, "")
     assert drawn is not None
     assert drawn.html.count("<div class='w'") == 2
     assert drawn.html.count(" tokens, median of 5 from ") == 4
-    assert "median of 5 timings" in live_words.repeats(story.probes)
+    assert "median of 5 timings" in words.repeats(story.probes)
     mixed = [*story.probes, tell(timed(job="probe", contexts=[16])).probes[0]]
-    assert live_words.repeats([dataclasses.replace(mixed[-1], repeats=1), *mixed]).startswith(
+    assert words.repeats([dataclasses.replace(mixed[-1], repeats=1), *mixed]).startswith(
         "Each point is the median of 1 to 5 timings"
     )
     # What was recorded before that was kept says nothing, and shows nothing.
     old = tell(event for _, event in events_of({"job": "race", "variants": ["mha"], "contexts": [128]}))
-    assert live_words.repeats(old.probes) == ""
-    assert "class='w'" not in live_charts.race(old, (), theme.LIGHT, "").html  # type: ignore[union-attr]
+    assert words.repeats(old.probes) == ""
+    assert "class='w'" not in charts.race(old, (), theme.LIGHT, "").html  # type: ignore[union-attr]
 
 
 def test_an_upright_stands_where_its_times_are() -> None:
-    scale = live_plot.Scale(low=0, high=10, ticks=())
-    plot = live_plot.Plot(x=scale, y=scale, colours=theme.LIGHT)
-    plot.spreads([(5, 2, 8), (5, 1, 12)], "#0072B2")
+    scale = plot.Scale(low=0, high=10, ticks=())
+    drawn = plot.Plot(x=scale, y=scale, colours=theme.LIGHT)
+    drawn.spreads([(5, 2, 8), (5, 1, 12)], "#0072B2")
     # From 8 down to 2 of 10, and beyond the top from 10 down to 1.
-    assert re.findall(r"class='(\w*)' style='left:50.00%;top:([\d.]+)%;height:([\d.]+)%", plot.marks[0]) == [
+    assert re.findall(r"class='(\w*)' style='left:50.00%;top:([\d.]+)%;height:([\d.]+)%", drawn.marks[0]) == [
         ("", "20.00", "60.00"), ("open", "0.00", "90.00"),
     ]  # fmt: skip
 
@@ -737,11 +728,9 @@ def test_an_upright_stands_where_its_times_are() -> None:
 def test_a_legend_has_the_marks_of_its_chart(colours: theme.Palette) -> None:
     names = ["mha", "shipped", "gqa:3", "gqa:5", "mqa", "mla:8+4", "sliding:256", "sliding:1024"]
     events = [{"event": "probe", "mode": "cache", "variant": one, "context": 64, "seconds": 0.04} for one in names]
-    race = live_charts.race(tell(events), (), colours, "")
-    probe = live_charts.probe(
-        tell(event for _, event in events_of({"job": "probe", "contexts": [16, 64]})), (), colours
-    )
-    tokens = live_charts.latency(told(new_tokens=4, also_recompute=True), colours)
+    race = charts.race(tell(events), (), colours, "")
+    probe = charts.probe(tell(event for _, event in events_of({"job": "probe", "contexts": [16, 64]})), (), colours)
+    tokens = charts.latency(told(new_tokens=4, also_recompute=True), colours)
     for drawn in (race, probe, tokens):
         assert drawn is not None
         marks = set(re.findall(r"class='d (\w+)' style='color:(#\w+)'", drawn.html))
@@ -770,8 +759,8 @@ def test_every_chart_is_a_file_that_stands_alone() -> None:
         tell(timed(job="race", variants=["mha", "mla"], contexts=[128, 1024])),
     )
     found = (
-        live_charts.timeline(story, theme.LIGHT), live_charts.latency(story, theme.DARK), live_charts.held(story, theme.LIGHT),
-        live_charts.probe(probe, (), theme.LIGHT), live_charts.race(race, (), theme.DARK, EVIL),
+        charts.timeline(story, theme.LIGHT), charts.latency(story, theme.DARK), charts.held(story, theme.LIGHT),
+        charts.probe(probe, (), theme.LIGHT), charts.race(race, (), theme.DARK, EVIL),
     )  # fmt: skip
     for drawn in found:
         assert drawn is not None
@@ -802,7 +791,7 @@ def test_every_chart_is_a_file_that_stands_alone() -> None:
 
 
 def test_a_file_has_the_figures_of_the_chart() -> None:
-    drawn = live_charts.probe(tell(timed(job="probe", contexts=[16, 1024])), (), theme.LIGHT)
+    drawn = charts.probe(tell(timed(job="probe", contexts=[16, 1024])), (), theme.LIGHT)
     assert drawn is not None
     text = drawn.svg("At 1,024 tokens", "SmolLM2")
     # Two curves with two points each, two dashed ones that were predicted, and two thin uprights for each curve.
@@ -810,13 +799,13 @@ def test_a_file_has_the_figures_of_the_chart() -> None:
     assert text.count("stroke-dasharray='9 6'") == 2 + 1
     assert text.count("<g opacity='0.6'>") == 2
     # (38.9 + 6.3) ms and (30 + 1,433.6 + 125.8) ms, each 0.5% more by the noise of this place.
-    for words in ("45 ms", "1.6 s", "tokens before the one that is made", "with the cache", "predicted", "SmolLM2"):
-        assert f">{words}" in text, words
+    for shown in ("45 ms", "1.6 s", "tokens before the one that is made", "with the cache", "predicted", "SmolLM2"):
+        assert f">{shown}" in text, shown
 
 
 def test_the_bars_of_a_file_are_to_scale() -> None:
     story = told(new_tokens=3)
-    lanes = live_charts.timeline(story, theme.LIGHT)
+    lanes = charts.timeline(story, theme.LIGHT)
     assert lanes is not None
     boxes = re.findall(r"<rect x='([\d.]+)' y='[\d.]+' width='([\d.]+)' height='46.00'", lanes.svg("a", "b"))
     # 912 pixels of lane, and a pixel between one bar and the next.
@@ -841,22 +830,22 @@ def test_what_is_shown_can_be_had_as_files(queue: FakeQueue) -> None:
 def test_bytes_that_differ_from_the_prediction_are_said() -> None:
     events = [event for _, event in events_of({"job": "run", "new_tokens": 5})]
     events[-2] = {**events[-2], "resident_bytes": events[-2]["resident_bytes"] + 64}
-    assert live_words.held_title(tell(events)) == "The cache is not what was predicted: off by up to 64 B"
-    assert "as predicted" not in live_words.cards(tell(events), True)[3].line
+    assert words.held_title(tell(events)) == "The cache is not what was predicted: off by up to 64 B"
+    assert "as predicted" not in words.cards(tell(events), True)[3].line
 
 
 def test_random_weights_are_marked_everywhere() -> None:
     story = told(attention="mqa", new_tokens=4)
     assert story.random
-    assert "**random weights**" in live_words.model_line(story)
+    assert "**random weights**" in words.model_line(story)
 
 
 def test_the_timeline_is_to_scale() -> None:
     story = told(new_tokens=5)
-    drawn = live_charts.timeline(story, theme.LIGHT)
+    drawn = charts.timeline(story, theme.LIGHT)
     assert drawn is not None
     widths = [float(one) for one in re.findall(r"width:([\d.]+)%", drawn.html.partition("</style>")[2])]
-    span = live_plot.span_above(story.cache.seconds)
+    span = plot.span_above(story.cache.seconds)
     wanted = [story.cache.prefill.seconds, *(one.seconds for one in story.cache.tokens)]  # type: ignore[union-attr]
     assert widths == pytest.approx([100 * one / span for one in wanted], abs=0.01)
 
@@ -871,9 +860,9 @@ def test_durations(value: float, text: str) -> None:
 
 def test_factors_and_axes() -> None:
     assert [times(one) for one in (1.04, 5.26, 9.96, 42.4)] == ["1.0×", "5.3×", "10×", "42×"]
-    assert [live_plot.nice_above(one) for one in (0.03, 1, 1.1, 2.2, 26)] == pytest.approx([0.05, 1, 2, 2.5, 50])
-    assert live_plot.steps(8, 5) == [0, 2, 4, 6, 8]
-    scale = live_plot.Scale(low=16, high=1024, ticks=(), logarithmic=True)
+    assert [plot.nice_above(one) for one in (0.03, 1, 1.1, 2.2, 26)] == pytest.approx([0.05, 1, 2, 2.5, 50])
+    assert plot.steps(8, 5) == [0, 2, 4, 6, 8]
+    scale = plot.Scale(low=16, high=1024, ticks=(), logarithmic=True)
     # 16, 128, 1,024: three powers of two apart each.
     assert scale.at(128) == pytest.approx(50)
     assert scale.at(5000) == 100
@@ -881,11 +870,11 @@ def test_factors_and_axes() -> None:
 
 def test_the_host_is_told_without_its_owner() -> None:
     story = tell([{"event": "host", "host": HOST}, {"event": "ready", "device": "cpu", "threads": 1}])
-    assert "18.9 GB/s" in rendered(live_words.device_words(story))
+    assert "18.9 GB/s" in rendered(words.device_words(story))
 
 
 def test_the_page_never_loads_torch() -> None:
-    code = "import sys; from pages.ui import live_parts, live_runs; print('torch' in sys.modules)"
+    code = "import sys; from pages.ui.live import parts, runs; print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(APP).parent, capture_output=True, text=True, check=True
     )
@@ -894,6 +883,6 @@ def test_the_page_never_loads_torch() -> None:
 
 def test_what_ships_is_a_recording_of_a_machine() -> None:
     """One of each kind, made by `python -m benchmarks.live_recording`, not by the script of these tests."""
-    found = [runs.from_json(path.read_bytes()) for path in sorted(live_replay.FOLDER.glob("*.json"))]
+    found = [runs.from_json(path.read_bytes()) for path in sorted(replay.FOLDER.glob("*.json"))]
     assert sorted(one.kind for one in found) == ["probe", "race", "run"]
     assert all(one.machine is not None and "script" not in one.machine.device_name for one in found)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvcore.units import is_whole
-from pages.ui.live_story import CACHE, RECOMPUTE
+from pages.ui.live.progress import CACHE, RECOMPUTE
 from pages.ui.theme import Palette
 
 SIDE_NAMES = {CACHE: "with the cache", RECOMPUTE: "without it, recomputed"}

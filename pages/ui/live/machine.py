@@ -8,9 +8,10 @@ from kvcore.errors import KVCoreError
 from kvcore.live.host import Host
 from kvcore.live.roofline import Calibration, what_binds
 from kvcore.units import format_bytes
-from pages.ui import html_table, live_controls, live_state
-from pages.ui.live_state import PROBE, RACE, RUN
-from pages.ui.live_story import Story
+from pages.ui import html_table
+from pages.ui.live import controls, jobs
+from pages.ui.live.jobs import PROBE, RACE, RUN
+from pages.ui.live.progress import Story
 from pages.ui.plain import plain
 
 
@@ -35,9 +36,9 @@ def afresh_s(story: Story) -> float | None:
 def shipped_attention() -> str:
     """How the model of the last race attends as it ships, where that is known."""
     for kind in (RACE, RUN):
-        result = live_state.results().get(kind)
+        result = jobs.results().get(kind)
         if result is not None and (name := result.story.ready.get("model")):
-            shape = live_controls.supported(str(name))
+            shape = controls.supported(str(name))
             if shape is not None:
                 heads, groups = shape.num_heads, shape.num_kv_heads
                 return "MHA" if heads == groups else "MQA" if groups == 1 else f"GQA {heads}:{groups}"
@@ -46,7 +47,7 @@ def shipped_attention() -> str:
 
 def section(off: str) -> None:
     """Figures of the machine, folded."""
-    told = [one.story for kind in (RUN, PROBE, RACE, live_state.MACHINE) if (one := live_state.results().get(kind))]
+    told = [one.story for kind in (RUN, PROBE, RACE, jobs.MACHINE) if (one := jobs.results().get(kind))]
     story = next((one for one in told if one.host), None)
     with st.expander("The machine, as measured, and what binds"):
         if story is None:
@@ -55,8 +56,8 @@ def section(off: str) -> None:
             for line in binds(told[0] if told[0].host else story):
                 st.markdown(plain(line))
             st.html(html_table.table("The machine", (("measured", "w"), ("", "n")), _rows(story)))
-        live_controls.stop_or(
-            "Measure again", "live_measure", live_controls.measure_again, disabled=bool(off), icon=":material/speed:"
+        controls.stop_or(
+            "Measure again", "live_measure", controls.measure_again, disabled=bool(off), icon=":material/speed:"
         )
 
 

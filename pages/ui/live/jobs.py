@@ -20,7 +20,7 @@ from kvcore.live.link import LiveOptions
 from kvcore.live.queue import default_queue
 from kvcore.live.runs import RunRecord
 from kvcore.live.settings import read_limits
-from pages.ui.live_story import Story, go_on
+from pages.ui.live.progress import Story, go_on
 
 RUN, PROBE, RACE, MACHINE = "run", "probe", "race", "host"
 POLL_S = 0.25

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import count
 
-from pages.ui.live_look import Fill
+from pages.ui.live.look import Fill
 from pages.ui.theme import FONT, Palette
 
 WIDTH = 960
@@ -103,7 +103,7 @@ class Hatches:
 def legend(
     entries: Sequence[tuple[str, Fill, str]], top: float, colours: Palette, hatches: Hatches
 ) -> tuple[str, float]:
-    """(the legend, where it ends): shapes as `live_plot.legend` knows them."""
+    """(the legend, where it ends): shapes as `plot.legend` knows them."""
     parts: list[str] = []
     x, y = float(MARGIN), top + SIZE
     for shape, fill, words in entries:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from kvcore.errors import LiveError
 from kvcore.live.runs import RunRecord, from_json, replay
-from pages.ui.live_state import Result
+from kvcore.paths import DATA
+from pages.ui.live.jobs import Result
 
-FOLDER = Path(__file__).parents[2] / "data" / "live"
+FOLDER = DATA / "live"
 # In which order recordings of a kind are shown one after the other.
 ORDER = ("run", "probe", "race")
 

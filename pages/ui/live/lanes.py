@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from pages.ui import live_look as look
-from pages.ui import live_svg
-from pages.ui.live_plot import end_of, steps
-from pages.ui.live_svg import MARGIN, SIZE, WIDTH, Hatches
+from pages.ui.live import look, svg
+from pages.ui.live.plot import end_of, steps
+from pages.ui.live.svg import MARGIN, SIZE, WIDTH, Hatches
 from pages.ui.theme import Palette
 
 STYLE = """<style>
@@ -100,33 +99,33 @@ class Lanes:
     def svg(self, title: str, source: str) -> str:
         """The chart as a file that stands alone."""
         colours, hatches = self.colours, Hatches()
-        head, y = live_svg.heading(title, colours)
+        head, y = svg.heading(title, colours)
         wide, high = WIDTH - 2 * MARGIN, _LOW_PX if self.low else _LANE_PX
         parts = [head]
         for lane in self.lanes:
             y += 1.8 * SIZE
-            name = live_svg.text(MARGIN, y, lane.name, look.text_colour(lane.colour, colours), bold=True)
+            name = svg.text(MARGIN, y, lane.name, look.text_colour(lane.colour, colours), bold=True)
             # One text with two parts, so that the second stands right behind the first whatever the letters are.
-            told = f"<tspan font-weight='400' fill='{colours.ink}'> · {live_svg.clean(lane.told)}</tspan></text>"
+            told = f"<tspan font-weight='400' fill='{colours.ink}'> · {svg.clean(lane.told)}</tspan></text>"
             parts.append(name.removesuffix("</text>") + told)
-            parts.append(live_svg.text(WIDTH - MARGIN, y, lane.value, colours.ink, anchor="end", bold=True))
+            parts.append(svg.text(WIDTH - MARGIN, y, lane.value, colours.ink, anchor="end", bold=True))
             y += 0.5 * SIZE
-            parts.append(live_svg.rectangle(MARGIN, y, wide, high, look.soft(colours.muted, 9, colours)))
+            parts.append(svg.rectangle(MARGIN, y, wide, high, look.soft(colours.muted, 9, colours)))
             for one in lane.bars:
                 x, width = MARGIN + wide * one.start / self.span, wide * one.seconds / self.span
                 fill = look.soft(one.fill, 72, colours) if one.kind.startswith("odd") else one.fill
                 parts.append(
-                    live_svg.rectangle(x, y, width if one.kind.endswith("thin") else width - 1, high, fill, one.said)
+                    svg.rectangle(x, y, width if one.kind.endswith("thin") else width - 1, high, fill, one.said)
                 )
-                if one.inside and width > live_svg.width_of(one.inside) + 8:
+                if one.inside and width > svg.width_of(one.inside) + 8:
                     middle = (x + width / 2, y + high / 2 + 0.35 * SIZE)
-                    parts.append(live_svg.text(*middle, one.inside, colours.background, anchor="middle", bold=True))
+                    parts.append(svg.text(*middle, one.inside, colours.background, anchor="middle", bold=True))
             y += high
         anchors = {"": "middle", "first": "start", "last": "end"}
         for place, text in self._ticks():
             anchor = anchors[end_of(place)]
-            parts.append(live_svg.text(MARGIN + wide * place / 100, y + 1.4 * SIZE, text, colours.muted, anchor=anchor))
-        return live_svg.document(
+            parts.append(svg.text(MARGIN + wide * place / 100, y + 1.4 * SIZE, text, colours.muted, anchor=anchor))
+        return svg.document(
             "".join(parts), y + 2.2 * SIZE, title=title, alt=self.alt, source=source, colours=colours, hatches=hatches
         )
 

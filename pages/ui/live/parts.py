@@ -8,12 +8,12 @@ from html import escape
 import streamlit as st
 
 from kvcore.live.link import PROBE_CHOICES, RACE_CHOICES
-from pages.ui import cards, live_charts, live_controls, live_look, live_machine, live_state, theme
-from pages.ui import live_words as words
-from pages.ui.live_lanes import Lanes
-from pages.ui.live_plot import Drawn
-from pages.ui.live_state import PROBE, RACE, RUN, Result
-from pages.ui.live_story import CACHE, RECOMPUTE, Story
+from pages.ui import cards, theme
+from pages.ui.live import charts, controls, jobs, look, machine, words
+from pages.ui.live.jobs import PROBE, RACE, RUN, Result
+from pages.ui.live.lanes import Lanes
+from pages.ui.live.plot import Drawn
+from pages.ui.live.progress import CACHE, RECOMPUTE, Story
 from pages.ui.plain import plain
 
 _CONTAINERS = ("live_top", "live_settings", "live_probe_row", "live_race_row")
@@ -21,8 +21,8 @@ _CONTAINERS = ("live_top", "live_settings", "live_probe_row", "live_race_row")
 
 def style(colours: theme.Palette) -> None:
     """The little that this screen adds to the layout; call once in every run."""
-    blue, orange = live_look.colour_of(CACHE, colours), live_look.colour_of(RECOMPUTE, colours)
-    bubble = live_look.soft(colours.muted, 12, colours)
+    blue, orange = look.colour_of(CACHE, colours), look.colour_of(RECOMPUTE, colours)
+    bubble = look.soft(colours.muted, 12, colours)
     phone = ",".join(f".st-key-{key} [data-testid='stColumn']" for key in _CONTAINERS)
     st.html(f"""<style>
 .st-key-numbers [data-testid="stVerticalBlockBorderWrapper"], .st-key-numbers [data-testid="stColumn"]>div>div
@@ -67,13 +67,13 @@ def style(colours: theme.Palette) -> None:
 
 def _moving(kinds: tuple[str, ...], draw: Callable[[], None]) -> None:
     """Draw a part, and again four times a second while a job of these kinds is watched."""
-    live = live_state.running(*kinds)
+    live = jobs.running(*kinds)
 
-    @st.fragment(run_every=live_state.POLL_S if live else None)
+    @st.fragment(run_every=jobs.POLL_S if live else None)
     def part() -> None:
         if live:
-            live_state.poll()
-        if live_state.running(*kinds) != live:
+            jobs.poll()
+        if jobs.running(*kinds) != live:
             st.rerun()
         draw()
 
@@ -93,7 +93,7 @@ def board(off: str, colours: theme.Palette) -> None:
 
 
 def _head(colours: theme.Palette) -> None:
-    result = live_state.results().get(RUN)
+    result = jobs.results().get(RUN)
     story = result.story if result else Story()
     _status(RUN, result)
     waiting = "Nothing has run yet: press Run." if result is None or result.finished else "Getting ready."
@@ -107,7 +107,7 @@ def _head(colours: theme.Palette) -> None:
     with right, st.container(key="live_timeline", gap="xsmall"):
         title = words.timeline_title(story)
         st.subheader(title, anchor=False)
-        drawn = live_charts.timeline(story, colours)
+        drawn = charts.timeline(story, colours)
         if result is None or drawn is None:
             st.html("<p>The prompt is read first: a wide bar. After it a tick for each token.</p>")
         else:
@@ -116,7 +116,7 @@ def _head(colours: theme.Palette) -> None:
 
 def _status(kind: str, result: Result | None) -> None:
     """A line about what goes on, or how it ended; the same height in both cases."""
-    watch = live_state.watched()
+    watch = jobs.watched()
     if result is not None and watch is not None and watch.result is result and not result.finished:
         text, share = words.status(result, watch.ticket, watch.stopping)
         bar = "" if share is None else f"<s><b style='width:{max(4, 100 * share):.0f}%'></b></s>"
@@ -137,14 +137,12 @@ def _answer(result: Result | None) -> str:
     if result is None:
         return "<div class='kv-say'><small>The answer appears here, token by token.</small></div>"
     story = result.story
-    before = [turn for turn in live_state.turns() if turn is not result] if result.job.get("continue_of") else []
+    before = [turn for turn in jobs.turns() if turn is not result] if result.job.get("continue_of") else []
     parts = []
     for turn in before:
-        parts.append(
-            f"<p class='u'>{escape(live_controls.asked(turn.job))}</p><p class='m'>{escape(turn.story.text)}</p>"
-        )
+        parts.append(f"<p class='u'>{escape(controls.asked(turn.job))}</p><p class='m'>{escape(turn.story.text)}</p>")
     # A recording of a conversation: what was asked stands before each answer where the recording has it.
-    questions = [live_controls.asked(result.job), *result.job.get("later_prompts", ())]
+    questions = [controls.asked(result.job), *result.job.get("later_prompts", ())]
     for at, text in enumerate(story.earlier):
         asked = f"<p class='u'>{escape(questions[at][:2000])}</p>" if at < len(questions) and questions[at] else ""
         parts.append(f"{asked}<p class='m'>{escape(text)}</p>")
@@ -162,34 +160,34 @@ def _answer(result: Result | None) -> str:
 
 def _go_on(off: str) -> None:
     """The next turn: only what is new is read, the rest stands in the cache."""
-    result = live_state.results().get(RUN)
+    result = jobs.results().get(RUN)
     story = result.story if result else Story()
-    told = words.saving(story, live_machine.afresh_s(story)) if result and result.finished else ""
+    told = words.saving(story, machine.afresh_s(story)) if result and result.finished else ""
     if told:
         st.success(told, icon=":material/savings:")
-    if off or not live_state.turns() or result is None or result.record is not None:
+    if off or not jobs.turns() or result is None or result.record is not None:
         return
     with st.container(key="live_next"):
         text, button = st.columns([6, 1.2], vertical_alignment="bottom", gap="small")
     with text:
         st.text_input(
             "Go on with the conversation", key="live_on", placeholder="Say it in one sentence.",
-            disabled=live_state.running(),
+            disabled=jobs.running(),
         )  # fmt: skip
     with button:
         st.button(
-            "Ask on", key="live_on_go", on_click=live_controls.go_on, disabled=live_state.running(), width="stretch",
+            "Ask on", key="live_on_go", on_click=controls.go_on, disabled=jobs.running(), width="stretch",
             icon=":material/forum:",
         )  # fmt: skip
 
 
 def _curves(colours: theme.Palette) -> None:
-    result = live_state.results().get(RUN)
+    result = jobs.results().get(RUN)
     story = result.story if result else Story()
     left, right = st.columns(2, gap="large")
     for column, key, title, drawn in (
-        (left, "live_latency", words.latency_title(story), live_charts.latency(story, colours)),
-        (right, "live_held", words.held_title(story), live_charts.held(story, colours)),
+        (left, "live_latency", words.latency_title(story), charts.latency(story, colours)),
+        (right, "live_held", words.held_title(story), charts.held(story, colours)),
     ):
         with column, st.container(key=key, gap="xsmall"):
             st.subheader(title, anchor=False)
@@ -214,7 +212,7 @@ def picture(name: str, title: str, chart: Drawn | Lanes, source: str, finished: 
 
 def probe(off: str, colours: theme.Palette) -> None:
     """Time of a token against the context, with and without the cache."""
-    result = live_state.results().get(PROBE)
+    result = jobs.results().get(PROBE)
     st.subheader(words.probe_title(result.story.probes if result else ()), anchor=False)
     with st.container(key="live_probe_row"):
         pick, button = st.columns([5, 1.4], vertical_alignment="bottom", gap="small")
@@ -224,16 +222,14 @@ def probe(off: str, colours: theme.Palette) -> None:
             format_func=lambda one: f"{one:,}",
         )  # fmt: skip
     with button:
-        live_controls.stop_or(
-            "Probe", "live_probe_go", live_controls.probe, disabled=bool(off), icon=":material/show_chart:"
-        )
+        controls.stop_or("Probe", "live_probe_go", controls.probe, disabled=bool(off), icon=":material/show_chart:")
     _moving((PROBE,), lambda: _probe(colours))
 
 
 def _probe(colours: theme.Palette) -> None:
-    result = live_state.results().get(PROBE)
+    result = jobs.results().get(PROBE)
     _status(PROBE, result)
-    drawn = live_charts.probe(result.story, result.job.get("contexts", ()), colours) if result else None
+    drawn = charts.probe(result.story, result.job.get("contexts", ()), colours) if result else None
     if result is None or drawn is None:
         st.caption(
             "A few steps at each context, with the cache and recomputing everything: seconds up to 1,024 tokens, "
@@ -249,30 +245,30 @@ def _probe(colours: theme.Palette) -> None:
 
 def race(off: str, colours: theme.Palette) -> None:
     """Attention variants against each other, with random weights of the same shape."""
-    result = live_state.results().get(RACE)
-    shipped = live_machine.shipped_attention()
+    result = jobs.results().get(RACE)
+    shipped = machine.shipped_attention()
     st.subheader(plain(words.race_title(result.story.probes if result else (), shipped)), anchor=False)
     with st.container(key="live_race_row"):
         pick, contexts, button = st.columns([4, 3, 1.4], vertical_alignment="bottom", gap="small")
-    listed, refused = live_controls.race_choices()
+    listed, refused = controls.race_choices()
     with pick:
-        st.pills("Variants", listed, key="live_variants", selection_mode="multi", format_func=live_look.variant_name)
+        st.pills("Variants", listed, key="live_variants", selection_mode="multi", format_func=look.variant_name)
     with contexts:
         st.pills(
             "At", RACE_CHOICES, key="live_race_contexts", selection_mode="multi",
             format_func=lambda one: f"{one:,}",
         )  # fmt: skip
     with button:
-        live_controls.stop_or("Race", "live_race_go", live_controls.race, disabled=bool(off), icon=":material/flag:")
+        controls.stop_or("Race", "live_race_go", controls.race, disabled=bool(off), icon=":material/flag:")
     if refused:
         st.caption(f"Left out, because it cannot be run with this model: {plain(', '.join(refused))}.")
     _moving((RACE,), lambda: _race(colours, shipped))
 
 
 def _race(colours: theme.Palette, shipped: str) -> None:
-    result = live_state.results().get(RACE)
+    result = jobs.results().get(RACE)
     _status(RACE, result)
-    drawn = live_charts.race(result.story, result.job.get("contexts", ()), colours, shipped) if result else None
+    drawn = charts.race(result.story, result.job.get("contexts", ()), colours, shipped) if result else None
     if result is None or drawn is None:
         st.caption(
             "Each attention with random weights in the live model's shape: what is timed is real, what it writes means "

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
 
-from pages.ui import live_svg
-from pages.ui.live_look import Fill, text_colour
-from pages.ui.live_svg import MARGIN, SIZE, WIDTH, Hatches
+from pages.ui.live import svg
+from pages.ui.live.look import Fill, text_colour
+from pages.ui.live.svg import MARGIN, SIZE, WIDTH, Hatches
 from pages.ui.theme import Palette
 
 Point = tuple[float, float]
@@ -244,28 +244,28 @@ class Plot:
     def svg(self, *, title: str, alt: str, source: str) -> str:
         """The chart as a file that stands alone."""
         colours, hatches = self.colours, Hatches()
-        head, top = live_svg.heading(title, colours)
-        names, top = live_svg.legend(self.entries, top, colours, hatches)
+        head, top = svg.heading(title, colours)
+        names, top = svg.legend(self.entries, top, colours, hatches)
         rules = self._rules()
-        left = MARGIN + max((live_svg.width_of(text) for _, text in rules), default=0) + 10
+        left = MARGIN + max((svg.width_of(text) for _, text in rules), default=0) + 10
         box = _Box(left, top + 14, WIDTH - MARGIN - left, 1.2 * self.height)
         right, bottom = box.left + box.width, box.top + box.height
         parts = [head, names]
         for place, text in rules:
             at = bottom - box.height * place / 100
-            parts.append(live_svg.line([(left, at), (right, at)], colours.muted if place == 0 else colours.grid, 1))
-            parts.append(live_svg.text(left - 10, at + 0.35 * SIZE, text, colours.ink, anchor="end"))
-        parts.append(live_svg.line([(left, bottom), (right, bottom)], colours.muted, 1))
+            parts.append(svg.line([(left, at), (right, at)], colours.muted if place == 0 else colours.grid, 1))
+            parts.append(svg.text(left - 10, at + 0.35 * SIZE, text, colours.ink, anchor="end"))
+        parts.append(svg.line([(left, bottom), (right, bottom)], colours.muted, 1))
         parts += [shape.svg(box, colours, hatches) for shape in self.shapes]
         anchors = {"": "middle", "first": "start", "last": "end"}
         for value, text in self.x.ticks:
             place = self.x.at(value)
             x = box.left + box.width * place / 100
-            parts.append(live_svg.text(x, bottom + _LINE, text, colours.ink, anchor=anchors[end_of(place)]))
+            parts.append(svg.text(x, bottom + _LINE, text, colours.ink, anchor=anchors[end_of(place)]))
         if self.x_title:
             middle = box.left + box.width / 2
-            parts.append(live_svg.text(middle, bottom + 2.3 * _LINE, self.x_title, colours.muted, anchor="middle"))
-        return live_svg.document(
+            parts.append(svg.text(middle, bottom + 2.3 * _LINE, self.x_title, colours.muted, anchor="middle"))
+        return svg.document(
             "".join(parts), bottom + 3 * _LINE, title=title, alt=alt, source=source, colours=colours, hatches=hatches
         )
 
@@ -279,7 +279,7 @@ class _Line:
 
     def svg(self, box: _Box, colours: Palette, hatches: Hatches) -> str:
         placed = [box.place(*one) for one in self.points]
-        return live_svg.line(placed, self.colour, self.width, "9 6" if self.dashed else "")
+        return svg.line(placed, self.colour, self.width, "9 6" if self.dashed else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,8 +300,7 @@ class _Dots:
 
     def svg(self, box: _Box, colours: Palette, hatches: Hatches) -> str:
         return "".join(
-            live_svg.mark(*box.place(x, y), self.colour, self.shape, colours.background, said)
-            for x, y, said in self.points
+            svg.mark(*box.place(x, y), self.colour, self.shape, colours.background, said) for x, y, said in self.points
         )
 
 
@@ -314,9 +313,9 @@ class _Spreads:
         parts = []
         for x, top, low, is_open in self.ranges:
             (at, high), (_, bottom) = box.place(x, top), box.place(x, low)
-            parts.append(live_svg.line([(at, high), (at, bottom)], self.colour, 2))
+            parts.append(svg.line([(at, high), (at, bottom)], self.colour, 2))
             ends = [bottom] if is_open else [bottom, high]
-            parts += [live_svg.line([(at - 4.5, end), (at + 4.5, end)], self.colour, 2) for end in ends]
+            parts += [svg.line([(at - 4.5, end), (at + 4.5, end)], self.colour, 2) for end in ends]
         return f"<g opacity='0.6'>{''.join(parts)}</g>"
 
 
@@ -333,7 +332,7 @@ class _Note:
         right = self.side == "right"
         # The middle of the line of letters lies about a third of their size above its foot.
         foot = y + (self.lift + 0.5) * _LINE + 0.35 * SIZE
-        return live_svg.text(
+        return svg.text(
             x + (12 if right else -12), foot, self.text, self.colour, anchor="start" if right else "end", bold=True,
             halo=colours.background,
         )  # fmt: skip

@@ -8,12 +8,12 @@ from statistics import median
 from kvcore.live import runs
 from kvcore.live.runs import RunRecord
 from kvcore.units import format_tokens
-from pages.ui import live_look as look
-from pages.ui.live_charts import milliseconds
-from pages.ui.live_lanes import Bar, Lane, Lanes
-from pages.ui.live_look import MARKS, Fill
-from pages.ui.live_plot import Drawn, Plot, Scale, nice_above, span_above
-from pages.ui.live_state import RACE
+from pages.ui.live import look
+from pages.ui.live.charts import milliseconds
+from pages.ui.live.jobs import RACE
+from pages.ui.live.lanes import Bar, Lane, Lanes
+from pages.ui.live.look import MARKS, Fill
+from pages.ui.live.plot import Drawn, Plot, Scale, nice_above, span_above
 from pages.ui.theme import Palette
 from pages.ui.words import plural
 

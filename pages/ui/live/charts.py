@@ -7,12 +7,12 @@ from statistics import median
 from typing import Any
 
 from kvcore.units import GIB, KIB, MIB, format_bytes, format_tokens
-from pages.ui import live_look as look
-from pages.ui.live_lanes import Bar, Lane, Lanes
-from pages.ui.live_look import Fill
-from pages.ui.live_plot import Drawn, Plot, Scale, nice_above, span_above, steps
-from pages.ui.live_story import CACHE, MODES, RECOMPUTE, Held, Probe, Side, Story, Token
-from pages.ui.live_words import limit_words
+from pages.ui.live import look
+from pages.ui.live.lanes import Bar, Lane, Lanes
+from pages.ui.live.look import Fill
+from pages.ui.live.plot import Drawn, Plot, Scale, nice_above, span_above, steps
+from pages.ui.live.progress import CACHE, MODES, RECOMPUTE, Held, Probe, Side, Story, Token
+from pages.ui.live.words import limit_words
 from pages.ui.theme import Palette
 from pages.ui.variant_curves import spread
 from pages.ui.words import plural
