@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvcore.errors import LiveError
 from kvcore.live.protocol import Emit
-from kvcore.live.shape import predicted_bytes
+from kvcore.live.shape import LiveShape, predicted_bytes
 
 # How often a prefix that is computed at once looks up: often enough for who pressed Stop, too seldom to be timed.
 _ASK_S = 0.25
@@ -58,6 +58,25 @@ class Sampling:
     seed: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """At most `new_tokens` for each row of `prompt_ids`: only what is new, where a cache holds the start already.
+
+    Without `use_cache` the whole prefix is computed again for every token. `kv_format` and `block_tokens` are those of
+    the cache. A step that would by all evidence end after `time_budget_s` is not begun. `ignore_stop`: nothing stops
+    but the length.
+    """
+
+    prompt_ids: Sequence[Sequence[int]]
+    new_tokens: int
+    use_cache: bool = True
+    kv_format: str = "bf16"
+    block_tokens: int = 256
+    sampling: Sampling = field(default_factory=Sampling)
+    time_budget_s: float = float("inf")
+    ignore_stop: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class Generation:
     """What came of a generation; `ids` holds the new tokens of each request, `decode_s` the seconds of each step.
@@ -77,9 +96,46 @@ class Generation:
     held: dict[str, int] = field(default_factory=lambda: dict(NO_BYTES))
     text: str = ""
 
+    def to_dict(self, ready: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, Any]:
+        """The stable JSON form, with what ran (a `ready` event) and on what; bytes are of the cache at its end.
+
+        `tokens` counts the new tokens of each request, `decode_s` holds one time a step: the first token comes out of
+        the prefill. Bytes are of the whole batch.
+        """
+        return {
+            "device": ready["device"],
+            "model": ready["model"],
+            "weights": ready["weights"],
+            "mode": self.mode,
+            "attention": ready["attention"],
+            "layers": ready["layers"],
+            "cut_from": ready["cut_from"],
+            "parameters": ready["parameters"],
+            "weight_format": ready["weight_format"],
+            "weight_bytes": ready["weight_bytes"],
+            "kv_format": ready["kv_format"],
+            "threads": ready["threads"],
+            "origin": ready["origin"],
+            "batch": self.batch,
+            "prompt_tokens": self.prompt_tokens,
+            "prefill_s": self.prefill_s,
+            "decode_s": self.decode_s,
+            "predicted_prefill_s": self.predicted_prefill_s,
+            "predicted_decode_s": self.predicted_decode_s,
+            "kv_bytes_measured": self.held["resident_bytes"],
+            "kv_bytes_predicted": self.held["predicted_resident_bytes"],
+            "kv_bytes_reserved": self.held["reserved_bytes"],
+            "kv_bytes_predicted_reserved": self.held["predicted_reserved_bytes"],
+            "tokens": len(self.ids[0]),
+            "token_ids": self.ids[0],
+            "text": self.text,
+            "reason": self.reason,
+            "host": dict(host),
+        }
+
 
 def pick(logits: Any, sampling: Sampling, draw: random.Random) -> list[int]:
-    """One token for each row of logits [B, vocab]."""
+    """One token for each row of logits (B, vocab)."""
     if sampling.temperature <= 0:
         greedy: list[int] = logits.argmax(-1).tolist()
         return greedy
@@ -96,50 +152,43 @@ def pick(logits: Any, sampling: Sampling, draw: random.Random) -> list[int]:
 def generate(
     decoder: Any,
     tokenizer: Any,
-    prompt_ids: Sequence[Sequence[int]],
-    new_tokens: int,
+    request: GenerationRequest,
     *,
-    use_cache: bool = True,
-    cache: Any = None,
-    kv_format: str = "bf16",
-    sampling: Sampling | None = None,
     emit: Emit,
-    time_budget_s: float = float("inf"),
+    cache: Any = None,
     predictor: Predictor | None = None,
-    block_tokens: int = 256,
-    ignore_stop: bool = False,
 ) -> Generation:
-    """Generate up to `new_tokens` for each request and emit `prefill`, `token` and `truncated` events.
+    """Generate what the request asks for and emit `prefill`, `token` and `truncated` events.
 
-    `cache` holds the start of each request already where a conversation goes on; `prompt_ids` are then the tokens that
-    are new. Without `use_cache` the whole prefix is computed again for every token. A step that would by all evidence
-    end after `time_budget_s` is not begun. `tokenizer` None: no text, and nothing stops but the length.
-    Raises Cancelled as soon as emit returns False.
+    `cache` holds the start of each row already where a conversation goes on; without one, a new one is made where it is
+    used. `tokenizer` None: no text, and nothing stops but the length. Raises Cancelled as soon as emit returns False.
     """
     predictor = predictor or NoPrediction()
-    run = _Cached if use_cache else _Recomputed
-    way = run(decoder, [list(row) for row in prompt_ids], cache, kv_format, block_tokens, predictor)
-    return _Loop(way, tokenizer, new_tokens, sampling or Sampling(), emit, time_budget_s, ignore_stop).run()
+    way = _Cached(decoder, request, cache, predictor) if request.use_cache else _Recomputed(decoder, request, predictor)
+    return _Loop(way, tokenizer, request, emit).run()
+
+
+def measured_bytes(
+    shape: LiveShape, cache: Any, kv_format: str, lengths: Sequence[int], block_tokens: int
+) -> dict[str, int]:
+    """A cache's bytes as events hold them: measured on its tensors, and predicted for requests of these lengths."""
+    predicted = predicted_bytes(shape, kv_format, lengths, block_tokens)
+    return {
+        "reserved_bytes": cache.reserved_bytes(),
+        "resident_bytes": cache.resident_bytes(),
+        "predicted_reserved_bytes": predicted.reserved,
+        "predicted_resident_bytes": predicted.resident,
+    }
 
 
 class _Loop:
     """One generation, whichever way its logits are made."""
 
-    def __init__(
-        self,
-        way: _Cached | _Recomputed,
-        tokenizer: Any,
-        new_tokens: int,
-        sampling: Sampling,
-        emit: Emit,
-        time_budget_s: float,
-        ignore_stop: bool,
-    ) -> None:
-        self.way, self.new_tokens, self.sampling, self.emit = way, new_tokens, sampling, emit
+    def __init__(self, way: _Cached | _Recomputed, tokenizer: Any, request: GenerationRequest, emit: Emit) -> None:
+        self.way, self.request, self.emit = way, request, emit
         self.stream = None if tokenizer is None else tokenizer.stream()
-        self.stops = frozenset() if tokenizer is None or ignore_stop else tokenizer.stop_ids
-        self.draw = random.Random(sampling.seed)
-        self.budget = time_budget_s
+        self.stops = frozenset() if tokenizer is None or request.ignore_stop else tokenizer.stop_ids
+        self.draw = random.Random(request.sampling.seed)
         self.started = time.perf_counter()
         self.ended = [False] * way.batch
         self.result = Generation(
@@ -151,7 +200,7 @@ class _Loop:
             raise Cancelled
 
     def over(self, coming: float = 0.0) -> bool:
-        return time.perf_counter() - self.started + coming > self.budget
+        return time.perf_counter() - self.started + coming > self.request.time_budget_s
 
     def run(self) -> Generation:
         result = self.result
@@ -168,7 +217,7 @@ class _Loop:
     def finished(self) -> bool:
         """Whether it ends here; says so where it ends before its length."""
         result = self.result
-        if result.reason == "time" or len(result.ids[0]) >= self.new_tokens:
+        if result.reason == "time" or len(result.ids[0]) >= self.request.new_tokens:
             return True
         if all(self.ended):
             result.reason = "stop"
@@ -214,7 +263,7 @@ class _Loop:
             }
         )
         start = time.perf_counter()
-        ids = pick(logits, self.sampling, self.draw)
+        ids = pick(logits, self.request.sampling, self.draw)
         self.token(ids, time.perf_counter() - start, None)
 
     def step(self) -> None:
@@ -230,7 +279,7 @@ class _Loop:
             if layers.cancelled:
                 raise Cancelled from None
             raise
-        ids = pick(logits, self.sampling, self.draw)
+        ids = pick(logits, self.request.sampling, self.draw)
         way.decoder.synchronise()
         seconds = time.perf_counter() - start
         result.decode_s.append(seconds)
@@ -305,16 +354,16 @@ class _Cached:
     mode = "cache"
     progress = _Chunks
 
-    def __init__(
-        self, decoder: Any, prompts: list[list[int]], cache: Any, kv: str, block_tokens: int, predictor: Predictor
-    ) -> None:
-        self.decoder, self.prompts, self.kv, self.block, self.predictor = decoder, prompts, kv, block_tokens, predictor
-        self.batch = len(prompts)
-        self.cache = decoder.new_cache(self.batch, kv, block_tokens) if cache is None else cache
+    def __init__(self, decoder: Any, request: GenerationRequest, cache: Any, predictor: Predictor) -> None:
+        self.decoder, self.predictor = decoder, predictor
+        self.kv_format, self.block_tokens = request.kv_format, request.block_tokens
+        self.prompts = [list(row) for row in request.prompt_ids]
+        self.batch = len(self.prompts)
+        self.cache = decoder.new_cache(self.batch, self.kv_format, self.block_tokens) if cache is None else cache
         held = list(self.cache.lengths)
         self.reused = max(held, default=0)
-        self.lengths = [have + len(row) for have, row in zip(held, prompts, strict=True)]
-        self.taken_in = max(len(row) for row in prompts)
+        self.lengths = [have + len(row) for have, row in zip(held, self.prompts, strict=True)]
+        self.taken_in = max(len(row) for row in self.prompts)
 
     @property
     def context(self) -> int:
@@ -339,13 +388,7 @@ class _Cached:
 
     def held(self) -> dict[str, int]:
         # The prediction knows how many tokens went in, not what the cache says of itself.
-        predicted = predicted_bytes(self.decoder.shape, self.kv, self.lengths, self.block)
-        return {
-            "reserved_bytes": self.cache.reserved_bytes(),
-            "resident_bytes": self.cache.resident_bytes(),
-            "predicted_reserved_bytes": predicted.reserved,
-            "predicted_resident_bytes": predicted.resident,
-        }
+        return measured_bytes(self.decoder.shape, self.cache, self.kv_format, self.lengths, self.block_tokens)
 
 
 class _Recomputed:
@@ -355,12 +398,11 @@ class _Recomputed:
     progress = _Layers
     reused = 0
 
-    def __init__(
-        self, decoder: Any, prompts: list[list[int]], cache: Any, kv: str, block_tokens: int, predictor: Predictor
-    ) -> None:
-        self.decoder, self.rows, self.predictor = decoder, prompts, predictor
-        self.batch = len(prompts)
-        self.taken_in = max(len(row) for row in prompts)
+    def __init__(self, decoder: Any, request: GenerationRequest, predictor: Predictor) -> None:
+        self.decoder, self.predictor = decoder, predictor
+        self.rows = [list(row) for row in request.prompt_ids]
+        self.batch = len(self.rows)
+        self.taken_in = max(len(row) for row in self.rows)
 
     @property
     def context(self) -> int:

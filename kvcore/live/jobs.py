@@ -15,7 +15,7 @@ from typing import Any
 
 from kvcore.errors import KVCoreError, LiveError
 from kvcore.live import options as read
-from kvcore.live.generate import Cancelled, Generation, Sampling, generate
+from kvcore.live.generate import Cancelled, Generation, GenerationRequest, Sampling, generate
 from kvcore.live.options import CalibrateOptions, ProbeOptions, RunOptions, Setup
 from kvcore.live.probes import ProbeRunner, TimeLimit, calibrate
 from kvcore.live.protocol import Emit
@@ -162,21 +162,17 @@ def run_with(engine: Session, options: RunOptions, reporter: Reporter) -> list[G
     sampling = Sampling(temperature=options.temperature, top_p=options.top_p, seed=options.seed)
 
     def once(ids: list[int], count: int, use_cache: bool, cache: Any = None, ignore_stop: bool = False) -> Generation:
-        return generate(
-            loaded.decoder,
-            loaded.tokenizer,
-            [ids] * options.batch,
-            count,
+        request = GenerationRequest(
+            prompt_ids=[ids] * options.batch,
+            new_tokens=count,
             use_cache=use_cache,
-            cache=cache,
             kv_format=setup.kv_format,
-            sampling=sampling,
-            emit=reporter,
-            time_budget_s=clock.budget_s(),
-            predictor=predictor,
             block_tokens=setup.block_tokens,
+            sampling=sampling,
+            time_budget_s=clock.budget_s(),
             ignore_stop=ignore_stop or options.ignore_stop,
         )
+        return generate(loaded.decoder, loaded.tokenizer, request, emit=reporter, cache=cache, predictor=predictor)
 
     before = kept.ids[:held] if kept else []
     cache = kept.cache if kept else None

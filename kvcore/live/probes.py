@@ -11,11 +11,11 @@ from statistics import median
 from typing import Any
 
 from kvcore.errors import LiveError
-from kvcore.live.generate import Cancelled, NoPrediction, Predictor
+from kvcore.live.generate import Cancelled, NoPrediction, Predictor, measured_bytes
 from kvcore.live.roofline import Calibration
 from kvcore.live.roofline import calibrate as fitted
 from kvcore.live.session import Reporter
-from kvcore.live.shape import LiveShape, predicted_bytes
+from kvcore.live.shape import LiveShape
 
 STEPS = 5
 # A step at context c is timed on a cache of c − 1 tokens, after one that is not counted.
@@ -223,13 +223,7 @@ class ProbeRunner:
         if mode != "cache" or self.filled is None or self.filled.cache is None:
             return {}
         cache = self.filled.cache
-        predicted = predicted_bytes(self.decoder.shape, self.kv_format, list(cache.lengths), self.block_tokens)
-        return {
-            "reserved_bytes": cache.reserved_bytes(),
-            "resident_bytes": cache.resident_bytes(),
-            "predicted_reserved_bytes": predicted.reserved,
-            "predicted_resident_bytes": predicted.resident,
-        }
+        return measured_bytes(self.decoder.shape, cache, self.kv_format, list(cache.lengths), self.block_tokens)
 
 
 def calibrate(

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from kvcore.cli_live import live_as_dict
 from kvcore.errors import KVCoreError
 from kvcore.live.generate import Generation
 from kvcore.live.jobs import probe_with, race_with, run_with
@@ -100,7 +99,7 @@ class _Suite:
     def as_dicts(self, results: list[Generation]) -> list[dict[str, Any]]:
         ready = self.told("ready")[-1]
         # The host has an entry of its own.
-        return [live_as_dict(one, ready, {}) for one in results]
+        return [one.to_dict(ready, {}) for one in results]
 
 
 def _host(suite: _Suite) -> dict[str, Any]:

@@ -14,7 +14,7 @@ VOCAB = 97
 LAYERS = 4
 
 
-class JobClock:
+class Clock:
     """Stands in for the module time: it moves only when it is told to."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def follower(row: Sequence[int]) -> int:
 class Decoder:
     """Answers by `follower`; a prefilled token takes 1 ms, a step 10 ms, a recomputed token 2 ms."""
 
-    def __init__(self, clock: JobClock, context_limit: int | None = None, chunk: int = 512) -> None:
+    def __init__(self, clock: Clock, context_limit: int | None = None, chunk: int = 512) -> None:
         self.clock, self.chunk = clock, chunk
         self.shape: Any = SimpleNamespace(
             vocab_size=VOCAB, context_limit=context_limit, windows=(None,), name="stand-in"

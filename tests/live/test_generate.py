@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from kvcore.live import generate as module
-from kvcore.live.generate import Cancelled, Generation, Sampling, generate, pick
-from tests.live.standins import Cache, Decoder, JobClock, Letters, follower
+from kvcore.live.generate import Cancelled, Generation, GenerationRequest, Sampling, generate, pick
+from tests.live.standins import Cache, Clock, Decoder, Letters, follower
 
 torch.set_num_threads(1)
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> JobClock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """One clock for the loop and the decoder; predicted bytes are 10 a token, reserved for 4 tokens at once."""
-    clock = JobClock()
+    clock = Clock()
     monkeypatch.setattr(module, "time", clock)
 
     def predicted(shape: Any, kv: str, lengths: list[int], block: int) -> Any:
@@ -38,17 +38,19 @@ def greedy(prompt: list[int], count: int) -> list[int]:
 
 
 def go(
-    clock: JobClock, prompts: list[list[int]], count: int, **more: Any
+    clock: Clock, prompts: list[list[int]], count: int, **more: Any
 ) -> tuple[Generation, list[dict[str, Any]], Decoder]:
     events: list[dict[str, Any]] = []
     decoder = more.pop("decoder", None) or Decoder(clock)
     emit = more.pop("emit", lambda event: not events.append(event))  # type: ignore[func-returns-value]
-    made = generate(decoder, more.pop("tokenizer", None), prompts, count, emit=emit, **more)
+    tokenizer, cache, predictor = (more.pop(name, None) for name in ("tokenizer", "cache", "predictor"))
+    request = GenerationRequest(prompt_ids=prompts, new_tokens=count, **more)
+    made = generate(decoder, tokenizer, request, emit=emit, cache=cache, predictor=predictor)
     return made, events, decoder
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
-def test_tokens_are_those_of_the_whole_prefix(clock: JobClock, use_cache: bool) -> None:
+def test_tokens_are_those_of_the_whole_prefix(clock: Clock, use_cache: bool) -> None:
     prompts = [[5, 6, 7], [1, 2, 3, 4, 9]]
     made, events, _ = go(clock, prompts, 6, use_cache=use_cache)
     assert made.ids == [greedy(prompts[0], 6), greedy(prompts[1], 6)]
@@ -58,7 +60,7 @@ def test_tokens_are_those_of_the_whole_prefix(clock: JobClock, use_cache: bool) 
     assert [event["index"] for event in events[1:]] == [0, 1, 2, 3, 4, 5]
 
 
-def test_times_with_the_cache(clock: JobClock) -> None:
+def test_times_with_the_cache(clock: Clock) -> None:
     """20 tokens at 1 ms, then 10 ms a step; the first token is picked, not computed."""
     made, events, _ = go(clock, [list(range(20))], 4)
     assert made.prefill_s == pytest.approx(0.020)
@@ -68,7 +70,7 @@ def test_times_with_the_cache(clock: JobClock) -> None:
     assert [event["context"] for event in events[1:]] == [20, 21, 22, 23]
 
 
-def test_times_without_the_cache_grow(clock: JobClock) -> None:
+def test_times_without_the_cache_grow(clock: Clock) -> None:
     made, events, decoder = go(clock, [list(range(20))], 4, use_cache=False)
     assert made.prefill_s == pytest.approx(0.040)
     assert made.decode_s == pytest.approx([0.042, 0.044, 0.046])
@@ -77,7 +79,7 @@ def test_times_without_the_cache_grow(clock: JobClock) -> None:
     assert {event["mode"] for event in events} == {"recompute"}
 
 
-def test_bytes_are_the_caches_own_and_the_prediction_beside_them(clock: JobClock) -> None:
+def test_bytes_are_the_caches_own_and_the_prediction_beside_them(clock: Clock) -> None:
     """After the prefill 3 tokens, 30 B in one block of 40 B; the 5th token opens a second block."""
     _, events, _ = go(clock, [[5, 6, 7]], 4)
     assert [event["resident_bytes"] for event in events] == [30, 30, 40, 50, 60]
@@ -87,7 +89,7 @@ def test_bytes_are_the_caches_own_and_the_prediction_beside_them(clock: JobClock
         assert event["reserved_bytes"] == event["predicted_reserved_bytes"]
 
 
-def test_the_prediction_does_not_ask_the_cache(clock: JobClock) -> None:
+def test_the_prediction_does_not_ask_the_cache(clock: Clock) -> None:
     """A cache that lost a token is caught: the prediction counts what went in."""
 
     class Forgetful(Cache):
@@ -98,7 +100,7 @@ def test_the_prediction_does_not_ask_the_cache(clock: JobClock) -> None:
     assert all(event["predicted_resident_bytes"] - event["resident_bytes"] == 10 for event in events)
 
 
-def test_going_on_with_a_cache(clock: JobClock) -> None:
+def test_going_on_with_a_cache(clock: Clock) -> None:
     cache = Cache(1)
     cache.rows[0] = [5, 6, 7, 8]
     made, events, decoder = go(clock, [[9, 10]], 3, cache=cache)
@@ -108,7 +110,7 @@ def test_going_on_with_a_cache(clock: JobClock) -> None:
     assert decoder.log.count("prefill [2]") == 1
 
 
-def test_a_stop_token_ends_it_and_is_no_text(clock: JobClock) -> None:
+def test_a_stop_token_ends_it_and_is_no_text(clock: Clock) -> None:
     prompt = next([n, m] for n in range(97) for m in range(97) if 90 in greedy([n, m], 4)[1:3])
     wanted = greedy(prompt, 4)
     made, events, _ = go(clock, [prompt], 30, tokenizer=Letters())
@@ -119,7 +121,7 @@ def test_a_stop_token_ends_it_and_is_no_text(clock: JobClock) -> None:
     assert (longer.reason, len(longer.ids[0])) == ("length", 30)
 
 
-def test_a_batch_ends_when_all_have_stopped(clock: JobClock) -> None:
+def test_a_batch_ends_when_all_have_stopped(clock: Clock) -> None:
     stopping = next([n, m] for n in range(97) for m in range(97) if greedy([n, m], 2)[1] == 90)
     other = next([n, m] for n in range(97) for m in range(97) if greedy([n, m], 6).count(90) == 0)
     made, _, _ = go(clock, [stopping, other], 6, tokenizer=Letters())
@@ -128,7 +130,7 @@ def test_a_batch_ends_when_all_have_stopped(clock: JobClock) -> None:
     assert made.text == Letters().decode(made.ids[0][:1])
 
 
-def test_a_step_that_would_end_too_late_is_not_begun(clock: JobClock) -> None:
+def test_a_step_that_would_end_too_late_is_not_begun(clock: Clock) -> None:
     """30 ms of prefill and steps of 10 ms within 65 ms: the fourth step would end at 70."""
     made, events, _ = go(clock, [list(range(30))], 50, time_budget_s=0.065)
     assert made.reason == "time"
@@ -136,14 +138,14 @@ def test_a_step_that_would_end_too_late_is_not_begun(clock: JobClock) -> None:
     assert events[-1] == {"event": "truncated", "mode": "cache", "why": "time", "at": 33}
 
 
-def test_recompute_is_cut_by_time(clock: JobClock) -> None:
+def test_recompute_is_cut_by_time(clock: Clock) -> None:
     """10 tokens 20 ms, then 22, 24: at 66 ms the next, taking 24 or more, would pass 80."""
     made, events, _ = go(clock, [list(range(10))], 50, use_cache=False, time_budget_s=0.080)
     assert made.decode_s == pytest.approx([0.022, 0.024])
     assert events[-1] == {"event": "truncated", "mode": "recompute", "why": "time", "at": 12}
 
 
-def test_a_prefill_is_cut_by_time(clock: JobClock) -> None:
+def test_a_prefill_is_cut_by_time(clock: Clock) -> None:
     made, events, _ = go(clock, [list(range(80))], 5, time_budget_s=0.020, decoder=Decoder(clock, chunk=8))
     assert (made.reason, made.ids) == ("time", [[]])
     assert events[-1] == {"event": "truncated", "mode": "cache", "why": "time", "at": 24}
@@ -151,7 +153,7 @@ def test_a_prefill_is_cut_by_time(clock: JobClock) -> None:
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])
-def test_cancelling(clock: JobClock, after: int) -> None:
+def test_cancelling(clock: Clock, after: int) -> None:
     """Wherever emit says no, that event is the last; what was generated comes along."""
     told: list[dict[str, Any]] = []
 
@@ -166,7 +168,7 @@ def test_cancelling(clock: JobClock, after: int) -> None:
     assert (stopped.value.result.reason, len(stopped.value.result.ids[0])) == ("cancelled", after - 1)
 
 
-def test_cancelling_a_prefill(clock: JobClock) -> None:
+def test_cancelling_a_prefill(clock: Clock) -> None:
     decoder = Decoder(clock, chunk=8)
     with pytest.raises(Cancelled):
         go(clock, [list(range(80))], 5, decoder=decoder, emit=lambda event: False)
@@ -174,7 +176,7 @@ def test_cancelling_a_prefill(clock: JobClock) -> None:
 
 
 @pytest.mark.parametrize(("tokens_before", "seconds"), [(0, 0.4), (1, 0.8 + 0.401)])
-def test_cancelling_in_the_middle_of_recomputing(clock: JobClock, tokens_before: int, seconds: float) -> None:
+def test_cancelling_in_the_middle_of_recomputing(clock: Clock, tokens_before: int, seconds: float) -> None:
     """400 tokens take 4 layers of 200 ms: every quarter of a second it is asked whether to go on, after two layers."""
     told: list[str] = []
 
@@ -190,7 +192,7 @@ def test_cancelling_in_the_middle_of_recomputing(clock: JobClock, tokens_before:
     assert len(stopped.value.result.ids[0]) == tokens_before
 
 
-def test_a_decoders_own_refusal_is_not_taken_for_a_cancellation(clock: JobClock) -> None:
+def test_a_decoders_own_refusal_is_not_taken_for_a_cancellation(clock: Clock) -> None:
     from kvcore.errors import LiveError
 
     class Refusing(Decoder):
@@ -201,12 +203,12 @@ def test_a_decoders_own_refusal_is_not_taken_for_a_cancellation(clock: JobClock)
         go(clock, [[1]], 5, decoder=Refusing(clock))
 
 
-def test_every_time_is_taken_on_a_device_that_is_done(clock: JobClock) -> None:
+def test_every_time_is_taken_on_a_device_that_is_done(clock: Clock) -> None:
     _, _, decoder = go(clock, [[1, 2]], 3)
     assert decoder.log == ["synchronise", "prefill [2]", "synchronise"] + ["synchronise", "step", "synchronise"] * 2
 
 
-def test_predictions_are_asked_for_what_is_measured(clock: JobClock) -> None:
+def test_predictions_are_asked_for_what_is_measured(clock: Clock) -> None:
     class Predictor:
         def decode(self, context: int, batch: int) -> float | None:
             return context + batch / 10
@@ -255,7 +257,7 @@ def test_temperature_sharpens_and_flattens() -> None:
     assert counts[1] / 4000 == pytest.approx(0.36 / 0.46, abs=0.027)
 
 
-def test_a_seed_gives_the_same_again(clock: JobClock) -> None:
+def test_a_seed_gives_the_same_again(clock: Clock) -> None:
     class Flat(Decoder):
         def _logits(self, rows: Any) -> torch.Tensor:
             return torch.zeros(len(rows), 97)
