@@ -26,8 +26,9 @@ from statistics import median
 from typing import Any
 
 from kvcore.errors import LiveError
+from kvcore.live import memory
 from kvcore.live.protocol import OnProgress
-from kvcore.live.settings import machine_memory_bytes, user_cache
+from kvcore.live.settings import user_cache
 from kvcore.live.shape import INT4_GROUP
 
 Pass = Callable[[], object]
@@ -142,12 +143,12 @@ def measure(
     found = None if remeasure else cached(chosen)
     if found is not None and found.device_name == name:
         return found
-    memory, available = device_memory(chosen) or (memory_bytes(), available_memory_bytes())
+    total, available = device_memory(chosen) or (memory.machine_bytes(), memory.available_bytes())
     rates = measure_rates(chosen, cores(), available, seconds, progress)
     host = Host(
         device=chosen,
         device_name=name,
-        memory_bytes=memory,
+        memory_bytes=total,
         available_bytes=available,
         threads=rates.threads,
         read_bandwidth_bytes_per_s=rates.read_bandwidth_bytes_per_s,
@@ -172,7 +173,7 @@ def cached(device: str = "cpu") -> Host | None:
         host = Host.from_dict(raw)
     except (OSError, ValueError, RecursionError):
         return None
-    return replace(host, available_bytes=available_memory_bytes()) if host.device == "cpu" else host
+    return replace(host, available_bytes=memory.available_bytes()) if host.device == "cpu" else host
 
 
 def cores() -> int:
@@ -183,24 +184,6 @@ def cores() -> int:
         if quota.isdecimal():
             count = min(count, max(1, int(quota) // int(period)))
     return max(1, count)
-
-
-def memory_bytes() -> int:
-    """Bytes of memory that processes here can have; 0 where the system does not say."""
-    return machine_memory_bytes() or 0
-
-
-def available_memory_bytes() -> int:
-    """Bytes that are free here, within the container's limit; all memory where the system does not say."""
-    known = []
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                known.append(int(line.split()[1]) * 1024)
-    with contextlib.suppress(OSError, ValueError):
-        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text("ascii") for name in ("max", "current"))
-        known.append(max(0, int(limit) - int(used)))
-    return min(known, default=memory_bytes())
 
 
 def processor_name() -> str:
@@ -230,7 +213,8 @@ def _clean(text: str) -> str:
 def _cache_file(device: str) -> Path:
     """Where this machine's figures are kept; LiveError where the user's cache folder cannot be written."""
     # A container is moved or resized without a word: what may have changed the rates is part of the name.
-    about = [platform.machine(), processor_name(), cores(), round(memory_bytes() / 2**30), _torch_version(), device, 3]
+    gigabytes = round(memory.machine_bytes() / 2**30)
+    about = [platform.machine(), processor_name(), cores(), gigabytes, _torch_version(), device, 3]
     key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     return user_cache() / f"host-{key}.json"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import time
 from collections import OrderedDict
@@ -14,9 +13,9 @@ from typing import Any
 
 from kvcore import catalogue
 from kvcore.errors import LiveError
-from kvcore.live import models
+from kvcore.live import memory, models
 from kvcore.live.generate import Cancelled
-from kvcore.live.host import Host, available_memory_bytes, device_memory, measure
+from kvcore.live.host import Host, device_memory, measure
 from kvcore.live.options import Setup
 from kvcore.live.protocol import Emit, OnProgress
 from kvcore.live.roofline import Calibration
@@ -222,8 +221,9 @@ class Session:
         """Memory that may still be taken: what is free on the device, within the limit of the settings."""
         if device != "cpu":
             found = device_memory(device)
-            return found[1] if found else available_memory_bytes()
-        return max(0, min(available_memory_bytes(), self.limits.max_memory_bytes - _resident_bytes()))
+            return found[1] if found else memory.available_bytes()
+        held = memory.process_bytes() or 0
+        return max(0, min(memory.available_bytes(), self.limits.max_memory_bytes - held))
 
     def cache_bytes(self, loaded: LoadedModel, setup: Setup, lengths: Sequence[int]) -> int:
         """Bytes that a cache of these lengths reserves; LiveError where they do not fit."""
@@ -300,12 +300,3 @@ def _free() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _resident_bytes() -> int:
-    """What this process holds in memory; 0 on systems without /proc."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -11,14 +11,12 @@ KV_LIVE_HUB=0              visitors may not have models downloaded from the Hub 
 KV_LIVE_IDLE_SECONDS       an engine that has nothing to do for so long ends and frees its memory (900)
 
 A limit on the address space (RLIMIT_AS) would refuse what torch merely maps: gigabytes that it never touches, and on
-CUDA far more. The queue therefore watches what the engine really holds, resident and swapped out, and ends it
-when that passes the limit. That is on Linux; other systems do not say it where it can be read without another
-package, and there the limit is that of the jobs themselves. Memory on an accelerator is not part of it.
+CUDA far more. The queue therefore watches what the engine really holds, resident and swapped out where the system tells
+of it, and ends it when that passes the limit. Memory on an accelerator is not part of it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -26,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvcore.errors import LiveError, UnitError
+from kvcore.live.memory import machine_bytes
 from kvcore.units import GIB, parse_bytes
 
 PROGRAM = "kv-cache-explorer"
@@ -35,7 +34,6 @@ LEASE_SECONDS = 10.0
 _YES = {"1", "true", "yes", "on"}
 _NO = {"", "0", "false", "no", "off"}
 _SHARE_OF_MEMORY = 0.75
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,26 +112,6 @@ def user_cache() -> Path:
     return folder
 
 
-def machine_memory_bytes() -> int | None:
-    """Bytes of memory that processes here can have: the machine's, or the container's where that is less.
-
-    None where the system does not say.
-    """
-    known = [limit for path in _CGROUP_LIMITS if (limit := _cgroup_bytes(Path(path))) is not None]
-    # Windows has no sysconf.
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return min(known, default=None)
-
-
-def _cgroup_bytes(path: Path) -> int | None:
-    try:
-        text = path.read_text("ascii").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() else None
-
-
 def _switch(env: Mapping[str, str], name: str, default: str = "") -> bool:
     text = env.get(name, default).strip().lower()
     if text not in _YES | _NO:
@@ -163,7 +141,7 @@ def _count(env: Mapping[str, str], name: str, default: int, most: int) -> int:
 def _memory(env: Mapping[str, str], name: str) -> int:
     text = env.get(name, "").strip()
     if not text:
-        return int((machine_memory_bytes() or 8 * GIB) * _SHARE_OF_MEMORY)
+        return int(machine_bytes() * _SHARE_OF_MEMORY)
     try:
         value = parse_bytes(text)
     except UnitError as error:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kvcore.errors import LiveError
-from kvcore.live import host
+from kvcore.live import host, memory
 from kvcore.live.host import Host, MeasuredRates, best_threads, thread_counts
 
 MADE = Host(
@@ -64,14 +64,14 @@ def test_a_measurement_is_kept_until_it_is_repeated(counted: list[int], folder: 
 
 def test_another_machine_or_torch_is_measured_anew(counted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     host.measure()
-    changes: list[tuple[str, Callable[[], object]]] = [
-        ("_torch_version", lambda: "9.9"),
-        ("processor_name", lambda: "Another"),
-        ("cores", lambda: 64),
-        ("memory_bytes", lambda: 2**40),
+    changes: list[tuple[Any, str, Callable[[], object]]] = [
+        (host, "_torch_version", lambda: "9.9"),
+        (host, "processor_name", lambda: "Another"),
+        (host, "cores", lambda: 64),
+        (memory, "machine_bytes", lambda: 2**40),
     ]
-    for number, (name, value) in enumerate(changes, start=2):
-        monkeypatch.setattr(host, name, value)
+    for number, (module, name, value) in enumerate(changes, start=2):
+        monkeypatch.setattr(module, name, value)
         host.measure()
         assert len(counted) == number, name
 
@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 
 def test_the_memory_that_is_free_is_read_each_time(counted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     host.measure()
-    monkeypatch.setattr(host, "available_memory_bytes", lambda: 12_345)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 12_345)
     assert host.measure().available_bytes == 12_345
 
 
@@ -266,8 +266,8 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_the_system_says_is_plausible() -> None:
     assert 1 <= host.cores() <= 4096
-    assert 2**27 < host.memory_bytes() < 2**50
-    assert 0 < host.available_memory_bytes() <= host.memory_bytes()
+    assert 2**27 < memory.machine_bytes() < 2**50
+    assert 0 < memory.available_bytes() <= memory.machine_bytes()
     assert host.processor_name()
 
 
