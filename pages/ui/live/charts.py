@@ -7,12 +7,30 @@ from statistics import median
 from typing import Any
 
 from kvcore.units import GIB, KIB, MIB, format_bytes, format_tokens
-from pages.ui.live import look
-from pages.ui.live.lanes import Bar, Lane, Lanes
-from pages.ui.live.look import Fill
-from pages.ui.live.plot import Drawn, Plot, Scale, nice_above, span_above, steps
-from pages.ui.live.progress import CACHE, MODES, RECOMPUTE, Held, Probe, Side, Story, Token
-from pages.ui.live.words import limit_words
+from pages.ui.live.plot import (
+    MARKERS,
+    Area,
+    AreaFill,
+    BarChart,
+    BarRow,
+    Dots,
+    LegendEntry,
+    Line,
+    Mark,
+    Note,
+    Plot,
+    Scale,
+    Segment,
+    Spreads,
+    Stop,
+    hatched,
+    nice_above,
+    soft,
+    span_above,
+    steps,
+)
+from pages.ui.live.progress import CACHE, MODES, RECOMPUTE, HeldBytes, JobProgress, ModeProgress, Probe, Token
+from pages.ui.live.words import SIDE_NAMES, duration, limit_words, variant_name
 from pages.ui.theme import Palette
 from pages.ui.variant_curves import spread
 from pages.ui.words import plural
@@ -20,55 +38,75 @@ from pages.ui.words import plural
 # More marks than this are drawn as medians of neighbours: a browser redraws them four times a second.
 MOST_MARKS = 160
 _NAME_PX = 22
-_THIN = 0.008
 _OUTLIERS = 0.97
+_MARKERS_OF = {CACHE: "dot", RECOMPUTE: "square"}
+# Colour and mark of each attention in a race, by the word that its name begins with.
+_VARIANTS = {"mha": (1, "dot"), "shipped": (0, "ring"), "gqa": (0, "dot"), "mqa": (2, "square"), "mla": (3, "diamond"),
+             "sliding": (4, "ring")}  # fmt: skip
+_SPARE = (5, "square")
 
 
-def timeline(story: Story, colours: Palette) -> Lanes | None:
+def colour_of(mode: str, colours: Palette) -> str:
+    """The colour of what was made with the cache, or without."""
+    return colours.series[0] if mode == CACHE else colours.series[1]
+
+
+def variant_looks(variants: Sequence[str], colours: Palette) -> dict[str, tuple[str, str]]:
+    """(colour, marker) of each attention of one chart: of two in one colour, each has a marker of its own while there
+    are markers.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for variant in dict.fromkeys(variants):
+        at, marker = _VARIANTS.get(variant.partition(":")[0], _SPARE)
+        colour = colours.series[at]
+        taken = {one for other, one in found.values() if other == colour}
+        found[variant] = (colour, next((one for one in (marker, *MARKERS) if one not in taken), marker))
+    return found
+
+
+def timeline(progress: JobProgress, colours: Palette) -> BarChart | None:
     """Prefill and each token after it as wide as they took, with and without the cache on one scale."""
-    sides = [(mode, story.sides[mode]) for mode in MODES if story.sides[mode].prefill]
-    if not sides:
+    modes = [(mode, progress.modes[mode]) for mode in MODES if progress.modes[mode].prefill]
+    if not modes:
         return None
-    said = "; ".join(f"{look.SIDE_NAMES[mode]}: {_lane_words(side)}" for mode, side in sides)
-    span = span_above(max(side.seconds for _, side in sides))
-    lanes = [lane for mode, side in sides if (lane := _lane(mode, side, span, colours))]
-    return Lanes(lanes=lanes, span=span, alt=f"Time line to scale. {said}.", colours=colours)
+    said = "; ".join(f"{SIDE_NAMES[mode]}: {_row_words(made)}" for mode, made in modes)
+    span = span_above(max(made.seconds for _, made in modes))
+    rows = [row for mode, made in modes if (row := _timeline_row(mode, made, span, colours))]
+    return BarChart(rows=rows, span=span, alt=f"Time line to scale. {said}.", colours=colours)
 
 
-def _lane_words(side: Side) -> str:
-    if side.prefill is None:
+def _row_words(made: ModeProgress) -> str:
+    if made.prefill is None:
         return ""
-    first = f"prefill of {plural(side.prefill.tokens, 'token')} {look.duration(side.prefill.seconds)}"
-    if not side.tokens:
+    first = f"prefill of {plural(made.prefill.tokens, 'token')} {duration(made.prefill.seconds)}"
+    if not made.tokens:
         return first
-    middle = look.duration(median(one.seconds for one in side.tokens))
-    return f"{first}, then {plural(len(side.tokens), 'token')} of {middle} each, {look.duration(side.seconds)}"
+    middle = duration(median(one.seconds for one in made.tokens))
+    return f"{first}, then {plural(len(made.tokens), 'token')} of {middle} each, {duration(made.seconds)}"
 
 
-def _lane(mode: str, side: Side, span: float, colours: Palette) -> Lane | None:
-    if side.prefill is None:
+def _timeline_row(mode: str, made: ModeProgress, span: float, colours: Palette) -> BarRow | None:
+    if made.prefill is None:
         return None
-    colour, first = look.colour_of(mode, colours), side.prefill
-    bars = [
-        Bar(
-            start=0, seconds=first.seconds, fill=colour, said=f"prefill {look.duration(first.seconds)}", kind="pre",
+    colour, first = colour_of(mode, colours), made.prefill
+    segments = [
+        Segment(
+            start=0, seconds=first.seconds, fill=colour, said=f"prefill {duration(first.seconds)}", first=True,
             inside="prefill" if first.seconds >= 0.09 * span else "",
         )
     ]  # fmt: skip
-    start, fill = first.seconds, look.soft(colour, 58, colours)
-    for at, (seconds, count) in enumerate(_bundles(side.tokens)):
-        token = side.tokens[min(at * count, len(side.tokens) - 1)].index + 1
-        said = f"token {token}: {look.duration(seconds / count)}"
-        # Where a bar is hardly a pixel on a phone, a gap after it would be all that is seen.
-        kind = ("odd" if at % 2 else "") + (" thin" if seconds < _THIN * span else "")
-        bars.append(Bar(start=start, seconds=seconds, fill=fill, said=said, kind=kind.strip()))
+    start, fill = first.seconds, soft(colour, 58, colours)
+    for at, (seconds, count) in enumerate(_bundles(made.tokens)):
+        token = made.tokens[min(at * count, len(made.tokens) - 1)].index + 1
+        said = f"token {token}: {duration(seconds / count)}"
+        segments.append(Segment(start=start, seconds=seconds, fill=fill, said=said, odd=bool(at % 2)))
         start += seconds
     noun = "new token" if first.reused else "prompt token"
-    told = f"{plural(first.tokens, noun)} at once in {look.duration(first.seconds)}" + (
-        f", then {plural(len(side.tokens), 'token')}" if side.tokens else ""
+    told = f"{plural(first.tokens, noun)} at once in {duration(first.seconds)}" + (
+        f", then {plural(len(made.tokens), 'token')}" if made.tokens else ""
     )
-    name = look.SIDE_NAMES[mode].capitalize()
-    return Lane(name=name, colour=colour, told=told, value=look.duration(side.seconds), bars=bars)
+    name = SIDE_NAMES[mode].capitalize()
+    return BarRow(name=name, colour=colour, told=told, value=duration(made.seconds), segments=segments)
 
 
 def _bundles(tokens: Sequence[Token]) -> list[tuple[float, int]]:
@@ -78,44 +116,53 @@ def _bundles(tokens: Sequence[Token]) -> list[tuple[float, int]]:
     return [(sum(one.seconds for one in group), len(group)) for group in groups]
 
 
-def latency(story: Story, colours: Palette) -> Drawn | None:
+def latency(progress: JobProgress, colours: Palette) -> Plot | None:
     """The time of every token over the tokens before it; None before there is one."""
-    sides = {mode: story.sides[mode].tokens for mode in MODES if story.sides[mode].tokens}
-    if not sides:
+    made = {mode: progress.modes[mode].tokens for mode in MODES if progress.modes[mode].tokens}
+    if not made:
         return None
-    everything = [one for tokens in sides.values() for one in tokens]
-    starts = [side.prefill.tokens + side.prefill.reused for side in story.sides.values() if side.prefill]
+    everything = [one for tokens in made.values() for one in tokens]
+    starts = [one.prefill.tokens + one.prefill.reused for one in progress.modes.values() if one.prefill]
     first = min([*starts, *(one.context for one in everything)])
     last = max(one.context for one in everything)
-    high = max(_high(tokens) for tokens in sides.values())
-    y = milliseconds(high)
-    plot = Plot(
-        x=_growing(first, last), y=y,
-        colours=colours, height=300, x_title="tokens in the conversation",
-    )  # fmt: skip
+    y = milliseconds(max(_high(tokens) for tokens in made.values()))
+    marks: list[Mark] = []
     for mode in (RECOMPUTE, CACHE):
-        tokens = sides.get(mode)
+        tokens = made.get(mode)
         if not tokens:
             continue
-        colour = look.colour_of(mode, colours)
+        colour, newest = colour_of(mode, colours), tokens[-1]
         predicted = [(one.context, one.predicted_s) for one in tokens if one.predicted_s is not None]
-        if len(predicted) > 1:
-            plot.line(predicted, colours.ink, width=2, dashed=True)
-        plot.dots(_marks(tokens), colour, look.SHAPES[mode])
-        plot.entries.insert(0, (look.SHAPES[mode], Fill(colour=colour), look.SIDE_NAMES[mode]))
-        newest = tokens[-1]
-        plot.note(newest.context, min(newest.seconds, y.high), look.duration(newest.seconds), colour)
-    if any(one.predicted_s is not None for one in everything):
-        plot.entries.append(("dash", Fill(colour=colours.ink), "predicted"))
-    for cut in _cuts(story):
-        plot.stop(*cut)
+        marks += [
+            *_predicted(predicted, colours),
+            Dots(points=_marks(tokens), colour=colour, marker=_MARKERS_OF[mode]),
+            Note(x=newest.context, y=newest.seconds, text=duration(newest.seconds), colour=colour),
+        ]
     alt = "Time of each token over the tokens before it. " + "; ".join(
-        f"{look.SIDE_NAMES[mode]}: {look.duration(tokens[0].seconds)} at {tokens[0].context:,} tokens, "
-        f"{look.duration(tokens[-1].seconds)} at {tokens[-1].context:,}, "
-        f"median {look.duration(median(one.seconds for one in tokens))}"
-        for mode, tokens in sides.items()
+        f"{SIDE_NAMES[mode]}: {duration(tokens[0].seconds)} at {tokens[0].context:,} tokens, "
+        f"{duration(tokens[-1].seconds)} at {tokens[-1].context:,}, "
+        f"median {duration(median(one.seconds for one in tokens))}"
+        for mode, tokens in made.items()
     )
-    return Drawn(plot=plot, alt=f"{alt}.")
+    return Plot(
+        x=_growing(first, last), y=y, colours=colours, x_title="tokens in the conversation", alt=f"{alt}.",
+        marks=[*marks, *_stops_of_run(progress)],
+        legend=_mode_legend(made, any(one.predicted_s is not None for one in everything), colours, line=False),
+    )  # fmt: skip
+
+
+def _predicted(points: Sequence[tuple[float, float]], colours: Palette) -> list[Mark]:
+    """A dashed line, where there is one: a single point would be nothing to see."""
+    return [Line(points=points, colour=colours.ink, width=2, dashed=True)] if len(points) > 1 else []
+
+
+def _mode_legend(made: Mapping[str, Any], predicted: bool, colours: Palette, *, line: bool) -> list[LegendEntry]:
+    entries = [
+        LegendEntry(text=SIDE_NAMES[mode], colour=colour_of(mode, colours), marker=_MARKERS_OF[mode], line=line)
+        for mode in MODES
+        if mode in made
+    ]
+    return [*entries, LegendEntry(text="predicted", colour=colours.ink)] if predicted else entries
 
 
 def _growing(first: int, last: int) -> Scale:
@@ -138,16 +185,16 @@ def _marks(tokens: Sequence[Token]) -> list[tuple[float, float, str]]:
     for at in range(0, len(tokens), size):
         group = tokens[at : at + size]
         seconds = median(one.seconds for one in group)
-        found.append((group[0].context, seconds, f"{look.duration(seconds)} at {group[0].context:,} tokens"))
+        found.append((group[0].context, seconds, f"{duration(seconds)} at {group[0].context:,} tokens"))
     return found
 
 
-def _cuts(story: Story) -> list[tuple[float, str]]:
-    found: list[tuple[float, str]] = []
-    for cut in story.truncated:
-        tokens = story.sides[cut["mode"]].tokens if cut.get("mode") in story.sides else []
+def _stops_of_run(progress: JobProgress) -> list[Stop]:
+    found: list[Stop] = []
+    for cut in progress.truncated:
+        tokens = progress.modes[cut["mode"]].tokens if cut.get("mode") in progress.modes else []
         if tokens:
-            found.append((tokens[-1].context, f"stopped here: {limit_words(str(cut.get('why')))}"))
+            found.append(Stop(x=tokens[-1].context, text=f"stopped here: {limit_words(str(cut.get('why')))}"))
     return found
 
 
@@ -186,15 +233,16 @@ def _counts(first: int, last: int) -> tuple[tuple[float, str], ...]:
     return tuple((float(at), f"{at:,}") for at in range(begin, last + 1, step))
 
 
-def held(story: Story, colours: Palette) -> Drawn | None:
+def held(progress: JobProgress, colours: Palette) -> Plot | None:
     """The cache's bytes at every token, measured on its tensors, against what was predicted."""
-    side = story.cache
-    if side.prefill is None or not side.prefill.held.reserved:
+    made = progress.cache
+    if made.prefill is None or not made.prefill.held.reserved:
         return None
-    start = side.prefill.tokens + side.prefill.reused
-    points: list[tuple[int, Held]] = [(start, side.prefill.held)]
-    points += [(one.context, one.held) for one in side.tokens]
-    points = _unique(points)
+    start = made.prefill.tokens + made.prefill.reused
+    points: list[tuple[int, HeldBytes]] = [(start, made.prefill.held)]
+    points += [(one.context, one.held) for one in made.tokens]
+    # One point a context, the last one told.
+    points = sorted(dict(points).items())
     if len(points) < 2:
         points.append((points[0][0] + 1, points[0][1]))
     last = max(points[-1][0], start + 8)
@@ -203,42 +251,41 @@ def held(story: Story, colours: Palette) -> Drawn | None:
         (name, size) for name, size in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)) if high >= size or size == KIB
     )
     ticks = tuple((one * size, f"{one:g} {unit}" if one else "0") for one in steps(high / size, 4))
-    plot = Plot(
-        x=_growing(start, last), y=Scale(low=0, high=high, ticks=ticks),
-        colours=colours, height=300, x_title="tokens in the conversation",
-    )  # fmt: skip
-    blue = look.colour_of(CACHE, colours)
+    blue, ink = colour_of(CACHE, colours), colours.ink
     stairs = _stairs([(at, one.reserved) for at, one in points])
     resident = [(float(at), float(one.resident)) for at, one in points]
-    filled, reserved = Fill(colour=look.soft(blue, 55, colours), edge=blue), look.hatched(blue, colours)
-    plot.area(stairs, reserved)
-    plot.area(resident, filled)
-    plot.line(stairs, blue, width=2)
-    plot.line(resident, blue, width=3)
-    plot.line([(float(at), float(one.predicted_resident)) for at, one in points], colours.ink, width=2, dashed=True)
-    plot.line(_stairs([(at, one.predicted_reserved) for at, one in points]), colours.ink, width=2, dashed=True)
-    newest = points[-1][1]
-    plot.note(points[-1][0], newest.reserved, f"{format_bytes(newest.reserved)} reserved", colours.ink, side="left",
-              lift="-125%")  # fmt: skip
-    plot.note(points[-1][0], newest.resident, format_bytes(newest.resident), blue)
+    expected = [(float(at), float(one.predicted_resident)) for at, one in points]
+    filled, reserved = AreaFill(colour=soft(blue, 55, colours), edge=blue), hatched(blue, colours)
+    newest_at, newest = points[-1]
+    marks: list[Mark] = [
+        Area(points=stairs, fill=reserved),
+        Area(points=resident, fill=filled),
+        Line(points=stairs, colour=blue, width=2),
+        Line(points=resident, colour=blue, width=3),
+        Line(points=expected, colour=ink, width=2, dashed=True),
+        Line(points=_stairs([(at, one.predicted_reserved) for at, one in points]), colour=ink, width=2, dashed=True),
+        Note(
+            x=newest_at, y=newest.reserved, text=f"{format_bytes(newest.reserved)} reserved", colour=ink, side="left",
+            stands="bottom",
+        ),
+        Note(x=newest_at, y=newest.resident, text=format_bytes(newest.resident), colour=blue),
+    ]  # fmt: skip
     same = all(one.as_predicted for _, one in points)
     alt = (
-        f"Bytes of the cache from {start:,} to {points[-1][0]:,} tokens: "
+        f"Bytes of the cache from {start:,} to {newest_at:,} tokens: "
         f"resident {format_bytes(points[0][1].resident)} to {format_bytes(newest.resident)}, "
         f"reserved {format_bytes(newest.reserved)} at the end; "
         f"{'each equal to' if same else 'not everywhere equal to'} what was predicted."
     )
-    plot.entries += [
-        ("area", filled, "resident, measured"),
-        ("area", reserved, "reserved, measured"),
-        ("dash", Fill(colour=colours.ink), "both predicted"),
+    legend = [
+        LegendEntry(text="resident, measured", fill=filled),
+        LegendEntry(text="reserved, measured", fill=reserved),
+        LegendEntry(text="both predicted", colour=ink),
     ]
-    return Drawn(plot=plot, alt=alt)
-
-
-def _unique(points: list[tuple[int, Held]]) -> list[tuple[int, Held]]:
-    """One point a context, the last one told, ascending."""
-    return sorted(dict(points).items())
+    return Plot(
+        x=_growing(start, last), y=Scale(low=0, high=high, ticks=ticks), colours=colours,
+        x_title="tokens in the conversation", marks=marks, legend=legend, alt=alt,
+    )  # fmt: skip
 
 
 def _stairs(points: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
@@ -251,69 +298,74 @@ def _stairs(points: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
     return found
 
 
-def probe(story: Story, wanted: Sequence[int], colours: Palette) -> Drawn | None:
+def probe(progress: JobProgress, wanted: Sequence[int], colours: Palette) -> Plot | None:
     """One token's time over the context, both axes logarithmic; None before there is a point.
 
     `wanted` are the contexts that are still to come, for which the axis has room from the start.
     """
-    probes = story.probes
+    probes = progress.probes
     if not probes:
         return None
-    low = min(_both(probes)) / 1.7
-    high = max(_both(probes)) * 2
-    plot = Plot(
-        x=_contexts([*wanted, *(one.context for one in probes), *_cut_at(story)]), y=_log_times(low, high),
-        colours=colours, height=320, x_title="tokens before the one that is made",
-    )  # fmt: skip
-    for mode in (RECOMPUTE, CACHE):
-        mine = sorted((one for one in probes if one.mode == mode), key=lambda one: one.context)
-        if not mine:
-            continue
-        colour = look.colour_of(mode, colours)
-        predicted = [(one.context, one.predicted_s) for one in mine if one.predicted_s is not None]
-        plot.spreads([(one.context, *one.spread) for one in mine if one.spread], colour)
-        plot.line([(one.context, one.seconds) for one in mine], colour, width=3)
-        plot.line(predicted, colours.ink, width=2, dashed=True)
-        plot.dots(
-            [(one.context, one.seconds, _said(one)) for one in mine], colour, look.SHAPES[mode],
-        )  # fmt: skip
-        plot.note(mine[-1].context, mine[-1].seconds, look.duration(mine[-1].seconds), colour)
-        plot.entries.insert(0, (f"line {look.SHAPES[mode]}", Fill(colour=colour), look.SIDE_NAMES[mode]))
-    if any(one.predicted_s is not None for one in probes):
-        plot.entries.append(("dash", Fill(colour=colours.ink), "predicted"))
-    _mark_cuts(plot, story, lambda cut: look.SIDE_NAMES.get(str(cut.get("mode")), ""))
-    alt = "Time of one more token over the tokens before it, both axes logarithmic. " + "; ".join(
-        f"{look.SIDE_NAMES[mode]}: "
-        + ", ".join(f"{look.duration(one.seconds)} at {one.context:,}" for one in probes if one.mode == mode)
+    made = {
+        mode: sorted((one for one in probes if one.mode == mode), key=lambda one: one.context)
         for mode in MODES
         if any(one.mode == mode for one in probes)
+    }
+    marks: list[Mark] = []
+    for mode in (RECOMPUTE, CACHE):
+        mine = made.get(mode)
+        if not mine:
+            continue
+        colour, last = colour_of(mode, colours), mine[-1]
+        marks += [
+            Spreads(ranges=[(one.context, *one.spread) for one in mine if one.spread], colour=colour),
+            Line(points=[(one.context, one.seconds) for one in mine], colour=colour, width=3),
+            *_predicted([(one.context, one.predicted_s) for one in mine if one.predicted_s is not None], colours),
+            Dots(
+                points=[(one.context, one.seconds, _said(one)) for one in mine], colour=colour,
+                marker=_MARKERS_OF[mode],
+            ),
+            Note(x=last.context, y=last.seconds, text=duration(last.seconds), colour=colour),
+        ]  # fmt: skip
+    marks += _stops(progress, lambda cut: SIDE_NAMES.get(str(cut.get("mode")), ""))
+    alt = "Time of one more token over the tokens before it, both axes logarithmic. " + "; ".join(
+        f"{SIDE_NAMES[mode]}: "
+        + ", ".join(f"{duration(one.seconds)} at {one.context:,}" for one in probes if one.mode == mode)
+        for mode in made
     )
-    return Drawn(plot=plot, alt=f"{alt}.")
+    return Plot(
+        x=_contexts([*wanted, *(one.context for one in probes), *_cut_at(progress)]),
+        y=_log_times(min(_both(probes)) / 1.7, max(_both(probes)) * 2), colours=colours, height=320,
+        x_title="tokens before the one that is made", marks=marks, alt=f"{alt}.",
+        legend=_mode_legend(made, any(one.predicted_s is not None for one in probes), colours, line=True),
+    )  # fmt: skip
 
 
 def _said(one: Probe, name: str = "") -> str:
     """What is said of a point on hovering."""
     head = f"{name}: " if name else ""
-    text = f"{head}{look.duration(one.seconds)} at {one.context:,} tokens"
+    text = f"{head}{duration(one.seconds)} at {one.context:,} tokens"
     if one.spread is None:
         return text
     low, high = one.spread
-    return f"{text}, median of {one.repeats} from {look.duration(low)} to {look.duration(high)}"
+    return f"{text}, median of {one.repeats} from {duration(low)} to {duration(high)}"
 
 
-def _cut_at(story: Story) -> list[int]:
-    return [int(cut["at"]) for cut in story.truncated if cut.get("at")]
+def _cut_at(progress: JobProgress) -> list[int]:
+    return [int(cut["at"]) for cut in progress.truncated if cut.get("at")]
 
 
-def _mark_cuts(plot: Plot, story: Story, name_of: Callable[[Mapping[str, Any]], str]) -> None:
-    """An upright where curves were cut off: those that end at one place for one reason share it."""
+def _stops(progress: JobProgress, name_of: Callable[[Mapping[str, Any]], str]) -> list[Stop]:
+    """Where curves were cut off: those that end at one place for one reason share an upright."""
     found: dict[tuple[int, str], list[str]] = {}
-    for cut in story.truncated:
+    for cut in progress.truncated:
         if cut.get("at"):
             found.setdefault((int(cut["at"]), limit_words(str(cut.get("why")))), []).append(name_of(cut))
+    stops = []
     for (at, why), names in found.items():
         who = " and ".join(dict.fromkeys(names)) if len(set(names)) < 3 else f"{len(set(names))} curves"
-        plot.stop(float(at), f"{who} stopped: {why}")
+        stops.append(Stop(x=float(at), text=f"{who} stopped: {why}"))
+    return stops
 
 
 def _both(probes: Sequence[Probe]) -> list[float]:
@@ -328,36 +380,45 @@ def _contexts(contexts: Sequence[int], beside: float = 0.2) -> Scale:
     return Scale(low=low, high=high, logarithmic=True, ticks=tuple((float(one), format_tokens(one)) for one in marks))
 
 
-def race(story: Story, wanted: Sequence[int], colours: Palette, shipped: str) -> Drawn | None:
+def race(progress: JobProgress, wanted: Sequence[int], colours: Palette, shipped: str) -> Plot | None:
     """Time of a token for each attention over the context; None before there is a point."""
-    probes = story.probes
+    probes = progress.probes
     if not probes:
         return None
     spreads = any(one.spread for one in probes)
+    height = 340
+    x = _contexts([*wanted, *(one.context for one in probes), *_cut_at(progress)], 0.38)
     y = milliseconds(max(_both(probes)) * (1.3 if spreads else 1.12))
-    plot = Plot(
-        x=_contexts([*wanted, *(one.context for one in probes), *_cut_at(story)], 0.38), y=y, colours=colours,
-        height=340, x_title="tokens before the one that is made",
-    )  # fmt: skip
-    said, ends = [], []
-    looks = look.variant_looks([one.variant for one in probes], colours)
-    for at, (variant, (colour, shape)) in enumerate(looks.items()):
+    marks: list[Mark] = []
+    legend, said, ends = [], [], []
+    looks = variant_looks([one.variant for one in probes], colours)
+    for at, (variant, (colour, marker)) in enumerate(looks.items()):
         mine = sorted((one for one in probes if one.variant == variant), key=lambda one: one.context)
-        name = look.variant_name(variant, shipped)
+        name = variant_name(variant, shipped)
         # Side by side, so that one upright does not hide the other.
-        aside = (plot.x.high / plot.x.low) ** (0.008 * (at - (len(looks) - 1) / 2)) if spreads else 1.0
-        plot.spreads([(one.context * aside, *one.spread) for one in mine if one.spread], colour)
-        plot.line([(one.context * aside, one.seconds) for one in mine], colour, width=3)
-        plot.dots([(one.context * aside, one.seconds, _said(one, name)) for one in mine], colour, shape)
-        plot.entries.append((f"line {shape}", Fill(colour=colour), name))
-        ends.append((mine[-1].seconds, mine[-1].context, f"{name} {look.duration(mine[-1].seconds)}", colour))
-        said.append(f"{name} " + ", ".join(f"{look.duration(one.seconds)} at {one.context:,}" for one in mine))
+        aside = (x.high / x.low) ** (0.008 * (at - (len(looks) - 1) / 2)) if spreads else 1.0
+        marks += [
+            Spreads(ranges=[(one.context * aside, *one.spread) for one in mine if one.spread], colour=colour),
+            Line(points=[(one.context * aside, one.seconds) for one in mine], colour=colour, width=3),
+            Dots(
+                points=[(one.context * aside, one.seconds, _said(one, name)) for one in mine], colour=colour,
+                marker=marker,
+            ),
+        ]  # fmt: skip
+        legend.append(LegendEntry(text=name, colour=colour, marker=marker, line=True))
+        ends.append((mine[-1].seconds, mine[-1].context, f"{name} {duration(mine[-1].seconds)}", colour))
+        said.append(f"{name} " + ", ".join(f"{duration(one.seconds)} at {one.context:,}" for one in mine))
     # Names stand at the last context, for those that have come so far.
     last = max(one.context for one in probes)
     ends = sorted(end for end in ends if end[1] == last)
-    places = spread([end[0] for end in ends], _NAME_PX / plot.height * y.high, 0, y.high)
-    beside = last * (plot.x.high / plot.x.low) ** (0.004 * len(looks) if spreads else 0)
-    for (_, _, text, colour), place in zip(ends, places, strict=True):
-        plot.note(beside, place, text, colour, wide=True)
-    _mark_cuts(plot, story, lambda cut: look.variant_name(str(cut.get("variant") or ""), shipped))
-    return Drawn(plot=plot, alt=f"Time of a token by attention. {'; '.join(said)}.")
+    places = spread([end[0] for end in ends], _NAME_PX / height * y.high, 0, y.high)
+    beside = last * (x.high / x.low) ** (0.004 * len(looks) if spreads else 0)
+    marks += [
+        Note(x=beside, y=place, text=text, colour=colour, wide=True)
+        for (_, _, text, colour), place in zip(ends, places, strict=True)
+    ]
+    marks += _stops(progress, lambda cut: variant_name(str(cut.get("variant") or ""), shipped))
+    return Plot(
+        x=x, y=y, colours=colours, height=height, x_title="tokens before the one that is made", marks=marks,
+        legend=legend, alt=f"Time of a token by attention. {'; '.join(said)}.",
+    )  # fmt: skip

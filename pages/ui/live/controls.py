@@ -26,7 +26,7 @@ from kvcore.live.settings import read_limits
 from kvcore.live.shape import LiveShape, as_variant, cut, shape_of_catalogue, weight_bytes
 from kvcore.units import GIB, format_bytes
 from pages.ui.live import jobs, replay
-from pages.ui.live.look import variant_name
+from pages.ui.live.words import variant_name
 from pages.ui.models import Chosen
 
 SHAPE_ONLY = "shape:"
@@ -357,7 +357,7 @@ def go_on() -> None:
     name = jobs.session_name()
     messages: list[list[str]] = []
     for turn in jobs.turns():
-        messages += [["user", asked(turn.job)], ["assistant", turn.story.text]]
+        messages += [["user", asked(turn.job)], ["assistant", turn.progress.text]]
     job |= {
         "messages": [*messages, ["user", text]],
         "continue_of": name,

@@ -12,8 +12,8 @@ from kvcore.live import runs
 from kvcore.live.runs import MAX_NAME, RunRecord, RunSummary
 from kvcore.units import format_bytes
 from pages.ui import html_table, notices
-from pages.ui.live import compare, controls, jobs, look, parts, replay
-from pages.ui.live.jobs import PROBE, RACE, RUN, Result
+from pages.ui.live import compare, controls, jobs, parts, replay, words
+from pages.ui.live.jobs import PROBE, RACE, RUN, JobResult
 from pages.ui.plain import plain
 from pages.ui.theme import Palette
 
@@ -97,7 +97,6 @@ def _compare(records: list[RunRecord], colours: Palette) -> None:
         )
         shown = [one for one in records if one.name in keep["live_compared"]]
         left, right = st.columns([5, 7], gap="large")
-        source = "Kept runs: " + "; ".join(f"{one.name}: {replay.where(one)}, {one.title}" for one in shown)
         for column, name, title, drawn in (
             (left, "compare_first", compare.first_title(shown), compare.first_tokens(shown, colours)),
             (right, "compare_tokens", compare.tokens_title(shown), compare.tokens(shown, colours)),
@@ -107,7 +106,7 @@ def _compare(records: list[RunRecord], colours: Palette) -> None:
                 if drawn is None:
                     st.caption("Nothing of it was measured in these.")
                 else:
-                    parts.picture(name, title, drawn, source, finished=True)
+                    parts.picture(name, drawn, finished=True)
         if len({replay.where(one)[:-12] for one in shown}) > 1:
             st.caption("These runs were not all made on one machine.")
 
@@ -130,8 +129,8 @@ def _keep_row() -> None:
         st.button("Keep it", key="live_keep", on_click=_keep, icon=":material/bookmark_add:", width="stretch")
 
 
-def _keepable(result: Result | None) -> bool:
-    return result is not None and result.finished and result.record is None and result.story.began
+def _keepable(result: JobResult | None) -> bool:
+    return result is not None and result.finished and result.record is None and result.progress.began
 
 
 def _keep() -> None:
@@ -201,15 +200,15 @@ def _row(record: RunRecord) -> list[str | tuple[str, str]]:
     told = runs.summary(record)
     held = record.bytes
     weights = "" if record.weights == "real" else "random weights, "
-    attention = "" if record.attention == "shipped" else f", {look.variant_name(record.attention)}"
+    attention = "" if record.attention == "shipped" else f", {words.variant_name(record.attention)}"
     tokens = _tokens(record, told) if record.kind == RUN else _KIND_WORDS[record.kind]
     return [
         (record.name, f"{tokens}, {record.made_at[:16].replace('T', ' ')} UTC"),
         (record.title, f"{weights}{record.weight_format}, cache {record.kv_format}{attention}"),
         _time(told.ttft_s),
         _time(told.token_s),
-        "–" if told.decode_tokens_per_s is None else look.rate(told.decode_tokens_per_s),
-        "–" if told.recompute_ratio is None else look.times(told.recompute_ratio),
+        "–" if told.decode_tokens_per_s is None else words.rate(told.decode_tokens_per_s),
+        "–" if told.recompute_ratio is None else words.times(told.recompute_ratio),
         "–" if held is None or held.resident is None else format_bytes(held.resident),
     ]
 
@@ -225,7 +224,7 @@ def _tokens(record: RunRecord, told: RunSummary) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    return "–" if seconds is None else look.duration(seconds)
+    return "–" if seconds is None else words.duration(seconds)
 
 
 def _chosen_run(records: list[RunRecord]) -> None:
