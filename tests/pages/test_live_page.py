@@ -747,7 +747,7 @@ def test_few_timings_show_their_spread_and_say_how_many() -> None:
 
 def test_an_upright_stands_where_its_times_are() -> None:
     scale = plot.Scale(low=0, high=10, ticks=())
-    uprights = plot.Spreads(ranges=[(5, 2, 8), (5, 1, 12)], colour="#0072B2")
+    uprights = plot.SpreadsMark(ranges=[(5, 2, 8), (5, 1, 12)], colour="#0072B2")
     drawn = plot.Plot(x=scale, y=scale, x_title="", marks=[uprights], legend=[], alt="", colours=theme.LIGHT)
     # From 8 down to 2 of 10, and beyond the top from 10 down to 1.
     assert re.findall(r"class='(\w*)' style='left:50.00%;top:([\d.]+)%;height:([\d.]+)%", drawn.html) == [

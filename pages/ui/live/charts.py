@@ -9,20 +9,20 @@ from typing import Any
 from kvcore.units import GIB, KIB, MIB, format_bytes, format_tokens
 from pages.ui.live.plot import (
     MARKERS,
-    Area,
     AreaFill,
+    AreaMark,
     BarChart,
     BarRow,
-    Dots,
+    DotsMark,
     LegendEntry,
-    Line,
+    LineMark,
     Mark,
-    Note,
+    NoteMark,
     Plot,
     Scale,
     Segment,
-    Spreads,
-    Stop,
+    SpreadsMark,
+    StopMark,
     hatched,
     nice_above,
     soft,
@@ -135,8 +135,8 @@ def latency(progress: JobProgress, colours: Palette) -> Plot | None:
         predicted = [(one.context, one.predicted_s) for one in tokens if one.predicted_s is not None]
         marks += [
             *_predicted(predicted, colours),
-            Dots(points=_marks(tokens), colour=colour, marker=_MARKERS_OF[mode]),
-            Note(x=newest.context, y=newest.seconds, text=duration(newest.seconds), colour=colour),
+            DotsMark(points=_marks(tokens), colour=colour, marker=_MARKERS_OF[mode]),
+            NoteMark(x=newest.context, y=newest.seconds, text=duration(newest.seconds), colour=colour),
         ]
     alt = "Time of each token over the tokens before it. " + "; ".join(
         f"{SIDE_NAMES[mode]}: {duration(tokens[0].seconds)} at {tokens[0].context:,} tokens, "
@@ -153,7 +153,7 @@ def latency(progress: JobProgress, colours: Palette) -> Plot | None:
 
 def _predicted(points: Sequence[tuple[float, float]], colours: Palette) -> list[Mark]:
     """A dashed line, where there is one: a single point would be nothing to see."""
-    return [Line(points=points, colour=colours.ink, width=2, dashed=True)] if len(points) > 1 else []
+    return [LineMark(points=points, colour=colours.ink, width=2, dashed=True)] if len(points) > 1 else []
 
 
 def _mode_legend(made: Mapping[str, Any], predicted: bool, colours: Palette, *, line: bool) -> list[LegendEntry]:
@@ -189,12 +189,12 @@ def _marks(tokens: Sequence[Token]) -> list[tuple[float, float, str]]:
     return found
 
 
-def _stops_of_run(progress: JobProgress) -> list[Stop]:
-    found: list[Stop] = []
+def _stops_of_run(progress: JobProgress) -> list[StopMark]:
+    found: list[StopMark] = []
     for cut in progress.truncated:
         tokens = progress.modes[cut["mode"]].tokens if cut.get("mode") in progress.modes else []
         if tokens:
-            found.append(Stop(x=tokens[-1].context, text=f"stopped here: {limit_words(str(cut.get('why')))}"))
+            found.append(StopMark(x=tokens[-1].context, text=f"stopped here: {limit_words(str(cut.get('why')))}"))
     return found
 
 
@@ -255,20 +255,21 @@ def held(progress: JobProgress, colours: Palette) -> Plot | None:
     stairs = _stairs([(at, one.reserved) for at, one in points])
     resident = [(float(at), float(one.resident)) for at, one in points]
     expected = [(float(at), float(one.predicted_resident)) for at, one in points]
+    expected_stairs = _stairs([(at, one.predicted_reserved) for at, one in points])
     filled, reserved = AreaFill(colour=soft(blue, 55, colours), edge=blue), hatched(blue, colours)
     newest_at, newest = points[-1]
     marks: list[Mark] = [
-        Area(points=stairs, fill=reserved),
-        Area(points=resident, fill=filled),
-        Line(points=stairs, colour=blue, width=2),
-        Line(points=resident, colour=blue, width=3),
-        Line(points=expected, colour=ink, width=2, dashed=True),
-        Line(points=_stairs([(at, one.predicted_reserved) for at, one in points]), colour=ink, width=2, dashed=True),
-        Note(
+        AreaMark(points=stairs, fill=reserved),
+        AreaMark(points=resident, fill=filled),
+        LineMark(points=stairs, colour=blue, width=2),
+        LineMark(points=resident, colour=blue, width=3),
+        LineMark(points=expected, colour=ink, width=2, dashed=True),
+        LineMark(points=expected_stairs, colour=ink, width=2, dashed=True),
+        NoteMark(
             x=newest_at, y=newest.reserved, text=f"{format_bytes(newest.reserved)} reserved", colour=ink, side="left",
             stands="bottom",
         ),
-        Note(x=newest_at, y=newest.resident, text=format_bytes(newest.resident), colour=blue),
+        NoteMark(x=newest_at, y=newest.resident, text=format_bytes(newest.resident), colour=blue),
     ]  # fmt: skip
     same = all(one.as_predicted for _, one in points)
     alt = (
@@ -318,14 +319,14 @@ def probe(progress: JobProgress, wanted: Sequence[int], colours: Palette) -> Plo
             continue
         colour, last = colour_of(mode, colours), mine[-1]
         marks += [
-            Spreads(ranges=[(one.context, *one.spread) for one in mine if one.spread], colour=colour),
-            Line(points=[(one.context, one.seconds) for one in mine], colour=colour, width=3),
+            SpreadsMark(ranges=[(one.context, *one.spread) for one in mine if one.spread], colour=colour),
+            LineMark(points=[(one.context, one.seconds) for one in mine], colour=colour, width=3),
             *_predicted([(one.context, one.predicted_s) for one in mine if one.predicted_s is not None], colours),
-            Dots(
+            DotsMark(
                 points=[(one.context, one.seconds, _said(one)) for one in mine], colour=colour,
                 marker=_MARKERS_OF[mode],
             ),
-            Note(x=last.context, y=last.seconds, text=duration(last.seconds), colour=colour),
+            NoteMark(x=last.context, y=last.seconds, text=duration(last.seconds), colour=colour),
         ]  # fmt: skip
     marks += _stops(progress, lambda cut: SIDE_NAMES.get(str(cut.get("mode")), ""))
     alt = "Time of one more token over the tokens before it, both axes logarithmic. " + "; ".join(
@@ -355,7 +356,7 @@ def _cut_at(progress: JobProgress) -> list[int]:
     return [int(cut["at"]) for cut in progress.truncated if cut.get("at")]
 
 
-def _stops(progress: JobProgress, name_of: Callable[[Mapping[str, Any]], str]) -> list[Stop]:
+def _stops(progress: JobProgress, name_of: Callable[[Mapping[str, Any]], str]) -> list[StopMark]:
     """Where curves were cut off: those that end at one place for one reason share an upright."""
     found: dict[tuple[int, str], list[str]] = {}
     for cut in progress.truncated:
@@ -364,7 +365,7 @@ def _stops(progress: JobProgress, name_of: Callable[[Mapping[str, Any]], str]) -
     stops = []
     for (at, why), names in found.items():
         who = " and ".join(dict.fromkeys(names)) if len(set(names)) < 3 else f"{len(set(names))} curves"
-        stops.append(Stop(x=float(at), text=f"{who} stopped: {why}"))
+        stops.append(StopMark(x=float(at), text=f"{who} stopped: {why}"))
     return stops
 
 
@@ -398,9 +399,9 @@ def race(progress: JobProgress, wanted: Sequence[int], colours: Palette, shipped
         # Side by side, so that one upright does not hide the other.
         aside = (x.high / x.low) ** (0.008 * (at - (len(looks) - 1) / 2)) if spreads else 1.0
         marks += [
-            Spreads(ranges=[(one.context * aside, *one.spread) for one in mine if one.spread], colour=colour),
-            Line(points=[(one.context * aside, one.seconds) for one in mine], colour=colour, width=3),
-            Dots(
+            SpreadsMark(ranges=[(one.context * aside, *one.spread) for one in mine if one.spread], colour=colour),
+            LineMark(points=[(one.context * aside, one.seconds) for one in mine], colour=colour, width=3),
+            DotsMark(
                 points=[(one.context * aside, one.seconds, _said(one, name)) for one in mine], colour=colour,
                 marker=marker,
             ),
@@ -414,7 +415,7 @@ def race(progress: JobProgress, wanted: Sequence[int], colours: Palette, shipped
     places = spread([end[0] for end in ends], _NAME_PX / height * y.high, 0, y.high)
     beside = last * (x.high / x.low) ** (0.004 * len(looks) if spreads else 0)
     marks += [
-        Note(x=beside, y=place, text=text, colour=colour, wide=True)
+        NoteMark(x=beside, y=place, text=text, colour=colour, wide=True)
         for (_, _, text, colour), place in zip(ends, places, strict=True)
     ]
     marks += _stops(progress, lambda cut: variant_name(str(cut.get("variant") or ""), shipped))

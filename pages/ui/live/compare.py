@@ -14,9 +14,9 @@ from pages.ui.live.plot import (
     MARKERS,
     BarChart,
     BarRow,
-    Dots,
+    DotsMark,
     LegendEntry,
-    Line,
+    LineMark,
     Mark,
     Plot,
     Scale,
@@ -140,7 +140,7 @@ def tokens(records: Sequence[RunRecord], colours: Palette) -> Plot | None:
     said = []
     for name, found, count, (colour, mark) in curves:
         points_said = [(at, seconds, f"{name}: {duration(seconds)} at {at:,} tokens") for at, seconds in found]
-        marks += [Line(points=found, colour=colour), Dots(points=points_said, colour=colour, marker=mark)]
+        marks += [LineMark(points=found, colour=colour), DotsMark(points=points_said, colour=colour, marker=mark)]
         middle = duration(median(seconds for _, seconds in found))
         said.append(f"{name}: {plural(count, 'time')} from {found[0][0]:,} to {found[-1][0]:,} tokens, median {middle}")
     return Plot(

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from pages.ui.plain import in_chart
 from pages.ui.theme import FONT_SIZE, Chart, Palette, figure
 
-Point = tuple[float, float]
+PlotPoint = tuple[float, float]
 # What a line's thickness is worked out for in HTML; on other widths steep lines are a little thinner or thicker.
 _WIDTH_PX = 760
 _NICE = (1, 2, 2.5, 5, 10)
@@ -217,10 +217,10 @@ class Mark(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LineMark:
     """A line through points in the order of their x."""
 
-    points: Sequence[Point]
+    points: Sequence[PlotPoint]
     colour: str
     width: float = 2.5
     dashed: bool = False
@@ -239,7 +239,7 @@ class Line:
         return f"<div style='background:{fill};clip-path:polygon({','.join(above + below[::-1])})'></div>"
 
     @staticmethod
-    def _slope(one: Point, two: Point, height: int) -> float:
+    def _slope(one: PlotPoint, two: PlotPoint, height: int) -> float:
         across = abs(two[0] - one[0]) * _WIDTH_PX
         return abs(two[1] - one[1]) * height / across if across else 6.0
 
@@ -249,10 +249,10 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Area:
+class AreaMark:
     """What lies below the points."""
 
-    points: Sequence[Point]
+    points: Sequence[PlotPoint]
     fill: AreaFill
 
     def html(self, plot: Plot) -> str:
@@ -269,7 +269,7 @@ class Area:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dots:
+class DotsMark:
     """Marks at (x, y), with what is said on hovering; those beyond the top stand at it as arrows."""
 
     points: Sequence[tuple[float, float, str]]
@@ -302,7 +302,7 @@ class Dots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spreads:
+class SpreadsMark:
     """Thin uprights at each x from a low to a high value; one that reaches beyond the top has no end there."""
 
     ranges: Sequence[tuple[float, float, float]]
@@ -328,7 +328,7 @@ class Spreads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class NoteMark:
     """A text beside a place: to its `right` or `left`, and in height at its `middle`, above its `bottom`, below its
     `top`. `wide`: only where there is room, not on a phone.
     """
@@ -374,15 +374,15 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class StopMark:
     """A dashed upright where something was cut off, with the reason."""
 
     x: float
     text: str
 
-    def _note(self, plot: Plot) -> Note:
+    def _note(self, plot: Plot) -> NoteMark:
         side = "right" if plot.x.at(self.x) < 55 else "left"
-        return Note(x=self.x, y=plot.y.high, text=self.text, colour=plot.colours.muted, side=side, stands="top")
+        return NoteMark(x=self.x, y=plot.y.high, text=self.text, colour=plot.colours.muted, side=side, stands="top")
 
     def html(self, plot: Plot) -> str:
         line = f"border-left:2px dashed {plot.colours.muted};inset-block:0"
@@ -396,7 +396,7 @@ class Stop:
         self._note(plot).draw(plot, drawing)
 
 
-def _scatter(points: Sequence[Point]) -> dict[str, Any]:
+def _scatter(points: Sequence[PlotPoint]) -> dict[str, Any]:
     return {"type": "scatter", "showlegend": False, "x": [x for x, _ in points], "y": [y for _, y in points]}
 
 
@@ -457,7 +457,7 @@ class Plot:
     colours: Palette
     height: int = 300
 
-    def placed(self, points: Sequence[Point]) -> list[Point]:
+    def placed(self, points: Sequence[PlotPoint]) -> list[PlotPoint]:
         """Where points stand, in percent from the left and from the top."""
         return [(self.x.at(px), 100 - self.y.at(py)) for px, py in points]
 
