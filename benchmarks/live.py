@@ -150,7 +150,7 @@ def predictions(engine: Session, folder: Path, shape: LiveShape, contexts: Seque
     decoder = decoders(folder, shape, "bf16")["bf16"]
     host = engine.host(SILENT)
     time_limit = TimeLimit(reporter=SILENT)
-    known = calibrate(decoder, "bf16", 256, (1, 4), time_limit, budget_s=60.0)
+    known = calibrate(decoder, Setup(), (1, 4), time_limit, budget_s=60.0)
     if known is None:
         raise SystemExit("nothing could be calibrated")
     predictor = LivePredictor(shape=shape, host=host, setup=Setup(), calibration=known)

@@ -1,8 +1,11 @@
 """Attention over the block cache: rotary positions, which rows a query sees, and the sums (imports torch).
 
 One plan holds what all layers of a window share in one forward pass: rows to write, rows to read, and a mask where
-one is needed. Key and value heads are never repeated in memory. In shapes B is the batch, T the tokens of a chunk, H
-the query heads, KV the key and value heads, D the width of a head; parts is 2 for keys and values, 1 for a latent.
+one is needed. Key and value heads are never repeated in memory.
+
+In the shapes of the live engine B is the batch, T the tokens of a chunk, N tokens of all requests one after another, H
+the query heads, KV the key and value heads and D the numbers of one head, or of a latent with its rotary part. `parts`
+is 2 for keys and values, 1 for a latent.
 
 Rotary positions: RoFormer (the rotation, halves as in transformers' Llama), and transformers 5.24,
 modeling_rope_utils.py, for the scalings.
@@ -25,7 +28,7 @@ from kvcore.live.shape import LiveShape
 
 
 def frequencies(shape: LiveShape) -> tuple[Tensor, float]:
-    """(angle a position for each pair, in fp32; factor on cosine and sine) of the shape's rotary scaling."""
+    """(radians that each position turns a pair by, (rope_width / 2) in fp32; factor on cosine and sine), as scaled."""
     scaling: dict[str, Any] = dict(shape.rope_scaling)
     kind = scaling.get("rope_type", "default")
     width = shape.rope_width
@@ -80,7 +83,7 @@ def _yarn(powers: Tensor, width: int, shape: LiveShape, scaling: dict[str, Any])
 
 
 class RopeTable:
-    """Cosines and signed sines of positions, [positions, width] in the engine's format; it grows as needed."""
+    """Cosines and signed sines, each (positions, rope_width) in the engine's format; it grows as needed."""
 
     def __init__(self, shape: LiveShape, dtype: torch.dtype, device: str) -> None:
         self._angles, self._factor = frequencies(shape)
@@ -105,7 +108,7 @@ class RopeTable:
 
 
 def rotate_(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the vectors in the last dimension by their positions, in place."""
+    """Turn vectors (…, rope_width) by their positions, in place; cos and sin broadcast against them."""
     # The second half, then the first.
     swapped = heads.roll(heads.shape[-1] // 2, -1)
     return heads.mul_(cos).addcmul_(swapped, sin)
@@ -113,7 +116,7 @@ def rotate_(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @dataclass(slots=True, kw_only=True)
 class ChunkPlan:
-    """A chunk of tokens of each request. `mask` is added to the scores; None means causal within the chunk alone.
+    """A chunk of tokens of each request. `mask` (B or 1, 1, T, keys) is added to the scores; None: causal in the chunk.
 
     `ring_rows` is None where keys are read from the cache after writing; otherwise the chunk does not fit beside what
     it must see, and keys are these many rows of the ring and then the chunk itself.
@@ -131,8 +134,8 @@ class ChunkPlan:
 class StepPlan:
     """One token of each request: the row to write, the rows to read.
 
-    `slot` is set where all requests write the same row, else `slots` holds one a request on the device; `mask` is
-    added to the scores where requests differ in length or where more rows are read than are filled.
+    `slot` is set where all requests write the same row, else `slots` (B) holds one a request on the device; `mask`
+    (B, 1, 1, rows) is added to the scores where requests differ in length or more rows are read than are filled.
     """
 
     rows: int
@@ -202,8 +205,8 @@ def attend_chunk(
 ) -> Tensor:
     """Write a chunk's rows to the layer and attend.
 
-    query [B, heads, T, width], new [parts, B, KV heads, T, width] → [B, heads, T, value_width]. Without a cache nothing
-    is written, and keys are those of the chunk. `wide` computes in fp32, whatever is stored.
+    query (B, H, T, D), new (parts, B, KV, T, D) → (B, H, T, value_width). Without a cache nothing is written, and keys
+    are those of the chunk. `wide` computes in fp32, whatever is stored.
     """
     keys = new
     if cache is not None:
@@ -228,7 +231,7 @@ def attend_step(
 ) -> Tensor:
     """Write one token's row of each request and attend.
 
-    query [B, heads, width], new [B, parts, KV heads, width] → [B, heads × value_width].
+    query (B, H, D), new (B, parts, KV, D) → (B, H × value_width).
     """
     batch, heads, width = query.shape
     stored, scales = cache.encode(new)

@@ -41,7 +41,7 @@ class FixedStep:
         }
 
     def __call__(self, ids: Sequence[int]) -> Tensor:
-        """Logits [B, vocab] after these tokens; the cache must have room, and its lengths are not advanced here."""
+        """Logits (B, vocab) after these tokens; the cache must have room, and its lengths are not advanced here."""
         self._fill(ids)
         if not self._record:
             return self._forward()

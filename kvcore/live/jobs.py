@@ -21,7 +21,7 @@ from kvcore.live.probes import ProbeRunner, TimeLimit, calibrate
 from kvcore.live.protocol import Emit
 from kvcore.live.roofline import LivePredictor
 from kvcore.live.session import Conversation, FoundModel, LoadedModel, Reporter, Session, find
-from kvcore.live.shape import LiveShape, as_variant, predicted_bytes, weight_bytes
+from kvcore.live.shape import LiveShape, as_variant, default_latent, predicted_bytes, weight_bytes
 
 # Of the memory that is free, what several decoders at once may take.
 _SHARE = 0.8
@@ -115,12 +115,10 @@ def _calibrated(
     time_limit = TimeLimit(reporter=reporter, deadline=clock.deadline(), what="Calibrating: filling the cache")
     known = calibrate(
         loaded.decoder,
-        setup.kv_format,
-        setup.block_tokens,
+        setup,
         options.batches,
         time_limit,
         loaded.calibrations.get(setup.kv_format),
-        weight_format=setup.weight_format,
         fits=lambda context, batch: _fits(engine, loaded, setup, context, batch),
     )
     if known is not None:
@@ -364,5 +362,4 @@ def _of_length(loaded: LoadedModel, count: int) -> list[int]:
 
 def default_variants(shape: LiveShape) -> tuple[str, ...]:
     """Every head, the shipped attention, one head, a latent in DeepSeek's proportion to the head, and a window."""
-    latent = f"mla:{4 * shape.head_dim}+{max(2, shape.head_dim // 2)}"
-    return ("mha", "shipped", "mqa", latent, "sliding:256")
+    return ("mha", "shipped", "mqa", default_latent(shape), "sliding:256")

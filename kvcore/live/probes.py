@@ -12,8 +12,8 @@ from typing import Any
 
 from kvcore.errors import LiveError
 from kvcore.live.generate import Cancelled, NoPrediction, Predictor, measured_bytes
-from kvcore.live.roofline import Calibration
-from kvcore.live.roofline import calibrate as fitted
+from kvcore.live.options import Setup
+from kvcore.live.roofline import Calibration, fit_calibration
 from kvcore.live.session import Reporter
 from kvcore.live.shape import LiveShape
 
@@ -228,13 +228,11 @@ class ProbeRunner:
 
 def calibrate(
     decoder: Any,
-    kv_format: str,
-    block_tokens: int,
+    setup: Setup,
     batches: Sequence[int],
     time_limit: TimeLimit,
     known: Calibration | None = None,
     *,
-    weight_format: str = "bf16",
     fits: Callable[[int, int], bool] = lambda context, batch: True,
     budget_s: float = BUDGET_S,
 ) -> Calibration | None:
@@ -246,7 +244,7 @@ def calibrate(
     wants_prefill = known is None or known.prefill is None
     if not missing and not wants_prefill:
         return known
-    points = _Points(decoder, kv_format, block_tokens, time_limit, fits, time.perf_counter() + budget_s)
+    points = _Points(decoder, setup.kv_format, setup.block_tokens, time_limit, fits, time.perf_counter() + budget_s)
     of = len(missing) + wants_prefill
     try:
         time_limit.reporter.progress("Calibration", 0, of)
@@ -260,14 +258,14 @@ def calibrate(
     time_limit.reporter.progress("Calibration", of, of)
     shape: LiveShape = decoder.shape
     try:
-        found = fitted(
+        found = fit_calibration(
             points.decode,
             points.prefill,
             windows=shape.windows,
             model=shape.name,
             attention=shape.attention,
-            weight_format=weight_format,
-            kv_format=kv_format,
+            weight_format=setup.weight_format,
+            kv_format=setup.kv_format,
         )
     except LiveError:
         # Too little context for two points: the machine's rates have to do.

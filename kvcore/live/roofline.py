@@ -157,7 +157,7 @@ class PrefillCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Measured lines and a curve for one model as it was run. Make one with `calibrate`.
+    """Measured lines and a curve for one model as it was run. Make one with `fit_calibration`.
 
     `windows` are pairs of (window, 0 for none; number of layers), empty where every layer sees everything.
     """
@@ -226,7 +226,7 @@ class Calibration:
         )
 
 
-def calibrate(
+def fit_calibration(
     decode: Sequence[tuple[int, int, float]],
     prefill: Sequence[tuple[int, float]] = (),
     *,

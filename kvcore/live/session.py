@@ -34,7 +34,6 @@ from kvcore.units import format_bytes
 
 # Caches of conversations that are kept; the one that was used longest ago goes first.
 MAX_CONVERSATIONS = 4
-_DTYPES = {"fp32": "float32", "fp16": "float16"}  # Packed formats are packed from bfloat16.
 # Seconds between two reports of one progress.
 _PROGRESS_S = 0.1
 # Where a model's files are on this machine already.
@@ -174,7 +173,7 @@ class Session:
         import torch
 
         from kvcore.live.decoder import Decoder
-        from kvcore.live.weights import load_safetensors, random_weights
+        from kvcore.live.weights import dtype_of, load_safetensors, random_weights
 
         device = host.device
         threads = setup.threads or host.threads
@@ -183,7 +182,7 @@ class Session:
         if reporter.cancelled:
             raise Cancelled
         self.check_fits(found.shape, setup.weight_format, 0, device)
-        dtype = getattr(torch, _DTYPES.get(setup.weight_format, "bfloat16"))
+        dtype = dtype_of(setup.weight_format)
         reporter.progress("Weights", 0, 1)
         if found.folder is None:
             weights = random_weights(found.shape, dtype, device)

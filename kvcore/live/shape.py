@@ -163,6 +163,11 @@ def as_variant(shape: LiveShape, text: str) -> LiveShape:
     return varied
 
 
+def default_latent(shape: LiveShape) -> str:
+    """The latent attention that a shape gets where no widths are named: in DeepSeek's proportion to the head."""
+    return f"mla:{4 * shape.head_dim}+{max(2, shape.head_dim // 2)}"
+
+
 def cut(shape: LiveShape, layers: int) -> LiveShape:
     """The first `layers` layers of the shape; LiveError where it does not have as many."""
     if not 1 <= layers <= shape.num_layers:

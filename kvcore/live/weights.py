@@ -118,7 +118,7 @@ class LayerWeights:
 
 @dataclass(slots=True, kw_only=True)
 class Weights:
-    """Everything a decoder multiplies with. A tied head shares the storage of the embedding."""
+    """Everything a decoder multiplies with; `embedding` is (vocab, hidden). A tied head shares its storage."""
 
     embedding: Tensor
     layers: list[LayerWeights]

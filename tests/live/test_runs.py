@@ -14,7 +14,7 @@ import pytest
 from kvcore.errors import LiveError
 from kvcore.live import runs
 from kvcore.live.host import Host
-from kvcore.live.roofline import calibrate
+from kvcore.live.roofline import fit_calibration
 from kvcore.live.runs import without_paths
 
 HOST = Host(
@@ -22,7 +22,7 @@ HOST = Host(
     read_bandwidth_bytes_per_s=20e9, gemv_bytes_per_s={"bf16": 7e9}, matrix_flops_per_s={"bf16": 2e11},
     measured_at="2026-11-29T21:00:00Z", torch_version="2.13.0+cpu", cores=2, op_overhead_s=3e-6,
 )  # fmt: skip
-CALIBRATION = calibrate([(1, 16, 0.04), (1, 1016, 0.05)], [(16, 0.05), (256, 0.4), (1024, 2.0)], model="m")
+CALIBRATION = fit_calibration([(1, 16, 0.04), (1, 1016, 0.05)], [(16, 0.05), (256, 0.4), (1024, 2.0)], model="m")
 READY = {
     "event": "ready", "model": "HuggingFaceTB/SmolLM2-135M-Instruct", "title": "SmolLM2 135M", "weights": "real",
     "cut_from": None, "layers": 30, "parameters": 134_515_008, "weight_bytes": 269_030_016, "device": "cpu",

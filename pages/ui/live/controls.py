@@ -23,7 +23,7 @@ from kvcore.live.link import (
 )
 from kvcore.live.options import CONTEXTS, KV_FORMATS, RACE_CONTEXTS, WEIGHT_FORMATS
 from kvcore.live.settings import read_limits
-from kvcore.live.shape import LiveShape, as_variant, cut, shape_of_catalogue, weight_bytes
+from kvcore.live.shape import LiveShape, as_variant, cut, default_latent, shape_of_catalogue, weight_bytes
 from kvcore.units import GIB, format_bytes
 from pages.ui.live import jobs, replay
 from pages.ui.live.words import variant_name
@@ -207,11 +207,9 @@ def race_choices() -> tuple[list[str], list[str]]:
 
 
 def exact(attention: str) -> str:
-    """An attention as a job names it: a latent without widths takes DeepSeek's proportion to the head."""
+    """An attention as a job names it: a latent with its widths."""
     shape = live_shape()
-    if attention != "mla" or shape is None:
-        return attention
-    return f"mla:{4 * shape.head_dim}+{max(2, shape.head_dim // 2)}"
+    return attention if attention != "mla" or shape is None else default_latent(shape)
 
 
 def _more(chosen: Chosen) -> None:
