@@ -102,12 +102,7 @@ def _told(record: RunRecord) -> str:
 def first_title(records: Sequence[RunRecord]) -> str:
     """What the bars show."""
     firsts = [(seconds, name) for name, one in zip(names(records), records, strict=True) if (seconds := first_s(one))]
-    if len(firsts) < 2:
-        return "Time to the first token"
-    (least, best), (most, worst) = min(firsts), max(firsts)
-    if most < 1.05 * least:
-        return f"The first token takes about {duration(least)} in each"
-    return f"First token: {best} {duration(least)}, {worst} {duration(most)}: {times(most / least)}"
+    return _compared(firsts, "First token", "The first token") or "Time to the first token"
 
 
 def tokens_title(records: Sequence[RunRecord]) -> str:
@@ -117,12 +112,17 @@ def tokens_title(records: Sequence[RunRecord]) -> str:
         for name, one in zip(names(records), records, strict=True)
         if (found := points(one))
     ]
-    if len(middles) < 2:
-        return "Time of each token"
-    (least, best), (most, worst) = min(middles), max(middles)
+    return _compared(middles, "Each token", "Each token") or "Time of each token"
+
+
+def _compared(figures: Sequence[tuple[float, str]], what: str, subject: str) -> str:
+    """The least and the most of several (seconds, name), or that they are alike; empty where there are not two."""
+    if len(figures) < 2:
+        return ""
+    (least, best), (most, worst) = min(figures), max(figures)
     if most < 1.05 * least:
-        return f"Each token takes about {duration(least)} in each"
-    return f"Each token: {best} {duration(least)}, {worst} {duration(most)}: {times(most / least)}"
+        return f"{subject} takes about {duration(least)} in each"
+    return f"{what}: {best} {duration(least)}, {worst} {duration(most)}: {times(most / least)}"
 
 
 def tokens(records: Sequence[RunRecord], colours: Palette) -> Plot | None:

@@ -221,21 +221,27 @@ def probe(off: str, colours: theme.Palette) -> None:
         )  # fmt: skip
     with button:
         controls.stop_or("Probe", "live_probe_go", controls.probe, disabled=bool(off), icon=":material/show_chart:")
-    _moving((PROBE,), lambda: _probe(colours))
+
+    def draw(result: JobResult) -> Plot | None:
+        return charts.probe(result.progress, result.job.get("contexts", ()), colours)
+
+    before = (
+        "A few steps at each context, with the cache and recomputing everything: seconds up to 1,024 tokens, "
+        "a minute or more at 4,096."
+    )
+    _moving((PROBE,), lambda: _timed_points(PROBE, draw, before))
 
 
-def _probe(colours: theme.Palette) -> None:
-    result = jobs.results().get(PROBE)
-    _status(PROBE, result)
-    drawn = charts.probe(result.progress, result.job.get("contexts", ()), colours) if result else None
+def _timed_points(kind: str, draw: Callable[[JobResult], Plot | None], before: str) -> None:
+    """The chart of a probe or a race and how often its points were timed; `before` is said where there is none yet."""
+    result = jobs.results().get(kind)
+    _status(kind, result)
+    drawn = draw(result) if result else None
     if result is None or drawn is None:
-        st.caption(
-            "A few steps at each context, with the cache and recomputing everything: seconds up to 1,024 tokens, "
-            "a minute or more at 4,096."
-        )
+        st.caption(before)
         return
-    with st.container(key="live_probe_chart", gap="xsmall"):
-        picture("probe", drawn, result.finished)
+    with st.container(key=f"live_{kind}_chart", gap="xsmall"):
+        picture(kind, drawn, result.finished)
         if said := words.repeats(result.progress.probes):
             st.caption(said)
 
@@ -259,20 +265,12 @@ def race(off: str, colours: theme.Palette) -> None:
         controls.stop_or("Race", "live_race_go", controls.race, disabled=bool(off), icon=":material/flag:")
     if refused:
         st.caption(f"Left out, because it cannot be run with this model: {plain(', '.join(refused))}.")
-    _moving((RACE,), lambda: _race(colours, shipped))
 
+    def draw(result: JobResult) -> Plot | None:
+        return charts.race(result.progress, result.job.get("contexts", ()), colours, shipped)
 
-def _race(colours: theme.Palette, shipped: str) -> None:
-    result = jobs.results().get(RACE)
-    _status(RACE, result)
-    drawn = charts.race(result.progress, result.job.get("contexts", ()), colours, shipped) if result else None
-    if result is None or drawn is None:
-        st.caption(
-            "Each attention with random weights in the live model's shape: what is timed is real, what it writes means "
-            "nothing and is not shown."
-        )
-        return
-    with st.container(key="live_race_chart", gap="xsmall"):
-        picture("race", drawn, result.finished)
-        if said := words.repeats(result.progress.probes):
-            st.caption(said)
+    before = (
+        "Each attention with random weights in the live model's shape: what is timed is real, what it writes means "
+        "nothing and is not shown."
+    )
+    _moving((RACE,), lambda: _timed_points(RACE, draw, before))
