@@ -33,6 +33,8 @@ _AROUND_PX = 104
 # Bars: their height, that of low ones, of a line of text above them, and the space between rows, in pixels.
 _BAR_PX, _LOW_PX, _LINE_PX, _GAP_PX = 46, 26, 21, 12
 _AXIS_PX = 34
+# Above the bars' first line, for plotly's mode bar, which would cover the value in it.
+_MODE_BAR_PX = 26
 # Characters of a line above a bar that a phone has room for.
 _LINE_LENGTH = 54
 # A bar narrower than this share of all is drawn without a gap behind it: on a phone the gap would be all that is seen.
@@ -609,7 +611,7 @@ class BarChart:
         layout = {
             "annotations": notes, "shapes": tracks, "hovermode": "closest", "barmode": "overlay", "bargap": 0,
             "uniformtext": {"mode": "hide", "minsize": FONT_SIZE - 1},
-            "margin": {"l": 1, "r": 1, "t": 4, "b": _AXIS_PX},
+            "margin": {"l": 1, "r": 1, "t": _MODE_BAR_PX, "b": _AXIS_PX},
             "xaxis": {
                 "range": [0, self.span], "tickvals": [at for at, _ in inner], "fixedrange": True,
                 "ticktext": [text for _, text in inner], "showgrid": False, "showline": False, "tickangle": 0,
@@ -617,7 +619,7 @@ class BarChart:
             },
             "yaxis": {"range": [y, 0], "visible": False, "fixedrange": True},
         }  # fmt: skip
-        return figure(traces, layout, colours, height=round(y) + _AXIS_PX + 4)
+        return figure(traces, layout, colours, height=round(y) + _AXIS_PX + _MODE_BAR_PX)
 
     def _row_trace(self, row: BarRow, middle: float, high: int) -> dict[str, Any]:
         segments = row.segments
