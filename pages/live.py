@@ -6,7 +6,7 @@ import streamlit as st
 
 from pages.ui import shell, theme
 from pages.ui.live import controls, jobs, machine, parts, replay, runs, words
-from pages.ui.plain import plain
+from pages.ui.text import plain
 
 chosen, scenario = shell.current()
 colours = theme.palette()

@@ -29,15 +29,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kvcore import hub
 from kvcore.errors import ConfigError, LiveError, SourceError
-from kvcore.hub import CONFIG, MAX_CONFIG_BYTES
 from kvcore.live.protocol import OnProgress
 from kvcore.live.settings import read_limits, user_cache
 from kvcore.live.shape import LiveShape, shape_from_config, weight_bytes
 from kvcore.live.tokenizer import TOKENIZER, FolderTokenizer, Tokenizer
 from kvcore.model import parse_config
 from kvcore.model.safetensors import INDEX, MAX_INDEX_BYTES, SINGLE, header_bytes
+from kvcore.sources import hub
+from kvcore.sources.hub import CONFIG, MAX_CONFIG_BYTES
 from kvcore.units import format_bytes
 
 DEFAULT = "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvcore import catalogue
 from kvcore.errors import LiveError
 from kvcore.live import memory, models
 from kvcore.live.generate import Cancelled
@@ -30,6 +29,7 @@ from kvcore.live.shape import (
     shape_of_catalogue,
 )
 from kvcore.live.tokenizer import ByteTokenizer, Tokenizer
+from kvcore.sources import catalogue
 from kvcore.units import format_bytes
 
 # Caches of conversations that are kept; the one that was used longest ago goes first.

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from kvcore import catalogue, variants
 from kvcore.errors import KVCoreError, LiveError
 from kvcore.formats import KVFormat, kv_format
 from kvcore.model import Attention, Latent, Memory, Model, model_from_config
 from kvcore.model.keys import Keys
+from kvcore.sources import catalogue
 from kvcore.units import parse_tokens
+from kvcore.variants import variants
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 VARIANTS = "shipped, mha, gqa:G, mqa, mla, mla:R+P, sliding:W, sliding:W/N"
@@ -143,7 +144,7 @@ def shape_of_catalogue(model_id: str) -> LiveShape:
 
 
 def as_variant(shape: LiveShape, text: str) -> LiveShape:
-    """The same shape with another attention, spelled as in kvcore.variants, `shipped` for the shape itself.
+    """The same shape with another attention, spelled as in kvcore.variants.variants, `shipped` for the shape itself.
 
     mha, gqa:G, mqa and mla see everything; sliding:W keeps the KV heads. LiveError where it cannot be built.
     """

@@ -15,7 +15,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.live import runs
-from kvcore.live.link import PROMPT
+from kvcore.scenario.live import PROMPT
 from pages.ui import theme
 from pages.ui.live import charts, compare, controls, jobs, plot, replay, words
 from pages.ui.live import runs as kept_runs

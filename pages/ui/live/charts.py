@@ -31,9 +31,9 @@ from pages.ui.live.plot import (
 )
 from pages.ui.live.progress import CACHE, MODES, RECOMPUTE, HeldBytes, JobProgress, ModeProgress, Probe, Token
 from pages.ui.live.words import SIDE_NAMES, duration, limit_words, variant_name
+from pages.ui.size.words import plural
 from pages.ui.theme import Palette
-from pages.ui.variant_curves import spread
-from pages.ui.words import plural
+from pages.ui.variants.curves import spread
 
 # More marks than this are drawn as medians of neighbours: a browser redraws them four times a second.
 MOST_MARKS = 160

@@ -25,8 +25,8 @@ from pages.ui.live.plot import (
     span_above,
 )
 from pages.ui.live.words import duration, times
+from pages.ui.size.words import plural
 from pages.ui.theme import Palette
-from pages.ui.words import plural
 
 MOST = 6
 _NAME = 28

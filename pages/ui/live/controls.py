@@ -9,7 +9,10 @@ import streamlit as st
 
 from kvcore.errors import KVCoreError
 from kvcore.live import models
-from kvcore.live.link import (
+from kvcore.live.options import CONTEXTS, KV_FORMATS, RACE_CONTEXTS, WEIGHT_FORMATS
+from kvcore.live.settings import read_limits
+from kvcore.live.shape import LiveShape, as_variant, cut, default_latent, shape_of_catalogue, weight_bytes
+from kvcore.scenario.live import (
     AS_WRITTEN,
     BATCHES,
     BUDGETS,
@@ -21,9 +24,6 @@ from kvcore.live.link import (
     VARIANTS,
     LiveOptions,
 )
-from kvcore.live.options import CONTEXTS, KV_FORMATS, RACE_CONTEXTS, WEIGHT_FORMATS
-from kvcore.live.settings import read_limits
-from kvcore.live.shape import LiveShape, as_variant, cut, default_latent, shape_of_catalogue, weight_bytes
 from kvcore.units import GIB, format_bytes
 from pages.ui.live import jobs, replay
 from pages.ui.live.words import variant_name

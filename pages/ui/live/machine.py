@@ -8,11 +8,11 @@ from kvcore.errors import KVCoreError
 from kvcore.live.host import Host
 from kvcore.live.roofline import Calibration, what_binds
 from kvcore.units import format_bytes
-from pages.ui import html_table
+from pages.ui import widgets
 from pages.ui.live import controls, jobs
 from pages.ui.live.jobs import PROBE, RACE, RUN
 from pages.ui.live.progress import JobProgress
-from pages.ui.plain import plain
+from pages.ui.text import plain
 
 
 def calibration(progress: JobProgress) -> Calibration | None:
@@ -55,7 +55,7 @@ def section(off: str) -> None:
         else:
             for line in binds(told[0] if told[0].host else progress):
                 st.markdown(plain(line))
-            st.html(html_table.table("The machine", (("measured", "w"), ("", "n")), _rows(progress)))
+            st.html(widgets.table("The machine", (("measured", "w"), ("", "n")), _rows(progress)))
         controls.stop_or(
             "Measure again", "live_measure", controls.measure_again, disabled=bool(off), icon=":material/speed:"
         )

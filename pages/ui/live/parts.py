@@ -7,13 +7,13 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.live.link import PROBE_CHOICES, RACE_CHOICES
-from pages.ui import cards, theme
+from kvcore.scenario.live import PROBE_CHOICES, RACE_CHOICES
+from pages.ui import theme, widgets
 from pages.ui.live import charts, controls, jobs, machine, words
 from pages.ui.live.jobs import PROBE, RACE, RUN, JobResult
 from pages.ui.live.plot import PHONE_STYLE, BarChart, Plot, soft
 from pages.ui.live.progress import CACHE, RECOMPUTE, JobProgress
-from pages.ui.plain import plain
+from pages.ui.text import plain
 
 _CONTAINERS = ("live_top", "live_settings", "live_probe_row", "live_race_row")
 
@@ -99,7 +99,7 @@ def _head(colours: theme.Palette) -> None:
     st.caption(words.model_line(progress) or waiting)
     for note in progress.notes:
         st.caption(plain(note))
-    cards.row(words.cards(progress, result is None or result.finished))
+    widgets.row(words.cards(progress, result is None or result.finished))
     left, right = st.columns([5, 7], gap="large")
     with left, st.container(key="live_answer"):
         st.html(_answer(result))

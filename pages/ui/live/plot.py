@@ -16,7 +16,7 @@ from html import escape
 from itertools import pairwise
 from typing import Any, Protocol
 
-from pages.ui.plain import in_chart
+from pages.ui.text import in_chart
 from pages.ui.theme import FONT_SIZE, Chart, Palette, figure
 
 PlotPoint = tuple[float, float]

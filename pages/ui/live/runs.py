@@ -11,10 +11,10 @@ from kvcore.errors import LiveError
 from kvcore.live import runs
 from kvcore.live.runs import MAX_NAME, RunRecord, RunSummary
 from kvcore.units import format_bytes
-from pages.ui import html_table, notices
+from pages.ui import widgets
 from pages.ui.live import compare, controls, jobs, parts, replay, words
 from pages.ui.live.jobs import PROBE, RACE, RUN, JobResult
-from pages.ui.plain import plain
+from pages.ui.text import plain
 from pages.ui.theme import Palette
 
 MOST_KEPT = 12
@@ -39,13 +39,13 @@ def section(colours: Palette) -> None:
             "A run exported here (.json)", key="live_load", type=["json"], max_upload_size=UPLOAD_MB, on_change=_load
         )
         st.caption("It is read in memory, checked, and never run.")
-    with notices.place("runs"):
+    with widgets.place("runs"):
         if problem := st.session_state.pop("live_run_problem", ""):
             st.error(plain(problem), icon=":material/error:")
         _told()
     records = kept()
     if records:
-        st.html(html_table.table("Kept runs", _COLUMNS, [_row(one) for one in records]))
+        st.html(widgets.table("Kept runs", _COLUMNS, [_row(one) for one in records]))
         _chosen_run(records)
         _compare(records, colours)
 

@@ -8,12 +8,12 @@ from statistics import median
 from typing import Any
 
 from kvcore.units import format_bytes, format_count, is_whole
-from pages.ui.cards import Card
 from pages.ui.live.jobs import JobResult, JobTicket
 from pages.ui.live.progress import CACHE, RECOMPUTE, JobProgress, Probe
 from pages.ui.live.replay import where
-from pages.ui.plain import plain
-from pages.ui.words import plural
+from pages.ui.size.words import plural
+from pages.ui.text import plain
+from pages.ui.widgets import Card
 
 SIDE_NAMES = {CACHE: "with the cache", RECOMPUTE: "without it, recomputed"}
 _DONE = {
