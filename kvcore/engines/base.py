@@ -95,6 +95,8 @@ class Common:
     gpu: Accelerator | None = None
     platform: Literal["cuda", "cpu"] = "cuda"
     version: str | None = None
+    weight_format: str | None = None
+    max_num_seqs: int | None = None
 
 
 class Engine(Protocol):

@@ -95,6 +95,8 @@ class Deployment:
             dcp=self.dcp,
             gpu=self.gpu,
             version=self.engine_version,
+            weight_format=self.weight_format,
+            max_num_seqs=self.max_num_seqs,
         )
 
     def settings(self, model: Model, context: int | None = None) -> Any:

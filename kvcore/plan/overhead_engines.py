@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from kvcore.engines.llamacpp.settings import UBATCH_SIZE
+from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, MAX_NUM_TOKENS
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
@@ -28,10 +30,8 @@ LINKED_RANKS, OTHER_RANKS = Ends(low=0.8, best=1.7, high=2.6), Ends(low=0.1, bes
 NOTHING = Ends(low=0.0, best=0.0, high=0.0)
 # llama.cpp computes in 32 bits (graph of a layer, llama-graph.cpp): gate, up, their product and five residual rows.
 _F32, _RESIDUAL_ROWS, _MASK_BYTES = 4, 5, 2
-_UBATCH = 512
 # Ollama keeps this much of every GPU free (discover: gpuMinimumMemory, 457 MiB).
 _OLLAMA_FREE = 457 / 1024
-_TRT_TOKENS, _TRT_SEQS = 8192, 2048
 # Shares of a GPU's memory that TensorRT-LLM takes beside these parts for a mixture over several ranks; what for is not
 # known. Kimi K2.5 in NVFP4 on eight B300: 13.5 GiB beside the weights, of which the parts explain about 3 and at most
 # 9.3 (data/field/memory_tensorrt.jsonl).
@@ -86,8 +86,7 @@ def _runtime(model: Model, deployment: Deployment, collectives: Ends[float] = CO
     return Estimate(name="runtime", gib=gib, formula=text)
 
 
-def _sglang(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
-    share = deployment.utilization or 0.9
+def _sglang(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Estimates:
     ranks = OTHER_RANKS if deployment.gpu.link_name is None else LINKED_RANKS
     parts = tuple(
         Estimate(name=part.name, gib=_times(part.gib, share), formula=f"{part.formula}, × {share:g}")
@@ -97,10 +96,10 @@ def _sglang(model: Model, deployment: Deployment, weights: RankWeights) -> Estim
     return Estimates(parts=parts, notes=(note,))
 
 
-def _tensorrt(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
+def _tensorrt(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Estimates:
     made = shape(model, deployment.tp)
-    tokens = deployment.max_num_batched_tokens or _TRT_TOKENS
-    seqs = min(tokens, deployment.max_num_seqs or _TRT_SEQS)
+    tokens = deployment.max_num_batched_tokens or MAX_NUM_TOKENS
+    seqs = min(tokens, deployment.max_num_seqs or MAX_BATCH_SIZE)
     layer = tokens * (made.widest + 2 * made.hidden) * 2 / GIB
     logits = seqs * made.vocabulary * 4 / GIB
     text = f"{tokens:,} tokens × ({made.widest:,} + 2 × {made.hidden:,}) × 2 B; {seqs:,} × {made.vocabulary:,} × 4 B"
@@ -163,11 +162,11 @@ def _micro_batch(model: Model, deployment: Deployment) -> tuple[int, int, bool]:
             return int(server.ubatch_size), int(server.ctx_size), flash
     parallel = int(options.get("parallel") or options.get("num_parallel") or deployment.max_num_seqs or 1)
     cells = int(options.get("ctx_size") or options.get("num_ctx") or deployment.context * parallel)
-    tokens = int(options.get("ubatch_size") or options.get("num_batch") or _UBATCH)
+    tokens = int(options.get("ubatch_size") or options.get("num_batch") or UBATCH_SIZE)
     return tokens, cells, flash
 
 
-def _llamacpp(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
+def _llamacpp(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Estimates:
     runtime = Estimate(name="runtime", gib=CONTEXT, formula=f"a context of {CONTEXT.best:g} GiB on each GPU")
     parts = [_buffers(model, deployment), runtime, _driver(deployment)]
     draft = speculator(model, deployment)
@@ -177,17 +176,17 @@ def _llamacpp(model: Model, deployment: Deployment, weights: RankWeights) -> Est
     return Estimates(parts=tuple(parts))
 
 
-def _ollama(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
+def _ollama(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Estimates:
     kept = Estimate(
         name="kept free",
         gib=Ends(low=_OLLAMA_FREE, best=_OLLAMA_FREE, high=2 * _OLLAMA_FREE),
         formula="457 MiB of every GPU that Ollama does not use",
     )
-    found = _llamacpp(model, deployment, weights)
+    found = _llamacpp(model, deployment, weights, share)
     return Estimates(parts=(*found.parts, kept))
 
 
-def _transformers(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
+def _transformers(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Estimates:
     made = shape(model, 1)
     tokens = deployment.context
     layer = tokens * (made.widest + 4 * made.hidden) * 2 / GIB
@@ -206,7 +205,7 @@ def _transformers(model: Model, deployment: Deployment, weights: RankWeights) ->
     return Estimates(parts=(activation, _runtime(model, deployment), slack, _driver(deployment)))
 
 
-ESTIMATES: Mapping[str, Callable[[Model, Deployment, RankWeights], Estimates]] = {
+ESTIMATES: Mapping[str, Callable[[Model, Deployment, RankWeights, float], Estimates]] = {
     "sglang": _sglang,
     "tensorrt-llm": _tensorrt,
     "llama.cpp": _llamacpp,

@@ -57,7 +57,7 @@ UNSTATED_WEIGHTS = Ends(low=0.3, best=0.8, high=1.2)
 QWEN_VL = Tower(hidden=1280, rows=65_536, tokens=16_384)
 
 
-def kept_tokens(made: Tower, items: int, version: tuple[int, int]) -> int:
+def kept_tokens(made: Tower, items: int, version: tuple[int, ...]) -> int:
     """Tokens of pictures that this version of vLLM keeps room for while the language model runs."""
     fewest = _VIDEO_TOKENS if made.videos and version < _VIDEOS_BEFORE else 0
     return max(items * made.tokens, fewest)

@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from kvcore.engines.vllm.budget import DEFAULT_UTILIZATION
+from kvcore.engines.vllm.settings import VERSION, batch_defaults
 from kvcore.model.model import Model
 from kvcore.paths import DATA
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends, Overhead
-from kvcore.plan.overhead_defaults import LARGE_GIB, LARGEST_GIB, has_large_defaults
 from kvcore.plan.overhead_engines import ESTIMATES, Estimate
 from kvcore.plan.overhead_rule import SPREAD, Coefficients, Fit, Parts, ends_gib, parts_gib, tower_peak_gib
 from kvcore.plan.overhead_shape import EXPERT_CHUNK, Profile, profile
@@ -41,34 +40,37 @@ class Overheads:
     notes: tuple[str, ...]
 
 
-def overheads(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
-    """Bytes on the fullest GPU of the pipeline stage that `weights` is of. Estimates; never less than nothing."""
-    key = (id(model), deployment, weights.stage, weights.bytes, weights.knowledge)
+def overheads(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Overheads:
+    """Bytes on the fullest GPU of the pipeline stage that `weights` is of. Estimates; never less than nothing.
+
+    `share` is what the engine takes of the memory (pools.usable_share).
+    """
+    key = (id(model), deployment, weights.stage, weights.bytes, weights.knowledge, share)
     found = _MADE.get(key)
     if found is None:
         if len(_MADE) >= _MOST_MADE:
             _MADE.clear()
-        found = _MADE[key] = (model, _overheads(model, deployment, weights))
+        found = _MADE[key] = (model, _overheads(model, deployment, weights, share))
     return found[1]
 
 
 # A plan asks the same more than once. By identity of the model, which is kept so that its place stays its own.
-_MADE: dict[tuple[int, Deployment, int, int, str], tuple[Model, Overheads]] = {}
+_MADE: dict[tuple[int, Deployment, int, int, str, float], tuple[Model, Overheads]] = {}
 _MOST_MADE = 4096
 
 
-def total_overheads(model: Model, deployment: Deployment, weights: RankWeights) -> Ends[int]:
+def total_overheads(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Ends[int]:
     """The total of `overheads` alone, without its parts and their words: for many contexts or splits."""
     if deployment.engine == "vllm":
-        return _vllm_total(_Run.of(model, deployment, weights.stage), deployment, weights)
-    return _sum(_lasting(ESTIMATES[deployment.engine](model, deployment, weights).parts))
+        return _vllm_total(_Run.of(model, deployment, weights.stage, share), deployment, weights)
+    return _sum(_lasting(ESTIMATES[deployment.engine](model, deployment, weights, share).parts))
 
 
-def _overheads(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
+def _overheads(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Overheads:
     if deployment.engine == "vllm":
-        return _vllm(model, deployment, weights)
+        return _vllm(model, deployment, weights, share)
     estimate = ESTIMATES[deployment.engine]
-    found = estimate(model, deployment, weights)
+    found = estimate(model, deployment, weights, share)
     return _added(found.parts, found.notes)
 
 
@@ -89,9 +91,8 @@ class _Run:
     share: float
 
     @staticmethod
-    def of(model: Model, deployment: Deployment, stage: int) -> _Run:
+    def of(model: Model, deployment: Deployment, stage: int, share: float) -> _Run:
         rule, run = fitted(), profile(model, deployment, stage)
-        share = deployment.utilization or DEFAULT_UTILIZATION
         return _Run(profile=run, parts=parts_gib(rule.coefficients, run, share), rule=rule, share=share)
 
 
@@ -122,8 +123,8 @@ def _speculation(made: _Run, deployment: Deployment) -> Ends[int]:
     )
 
 
-def _vllm(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
-    made = _Run.of(model, deployment, weights.stage)
+def _vllm(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Overheads:
+    made = _Run.of(model, deployment, weights.stage, share)
     run = made.profile
     found = list(_vllm_parts(made.parts, run, made.rule, made.share))
     if deployment.speculative_tokens:
@@ -257,11 +258,13 @@ def _vllm_notes(run: Profile, deployment: Deployment) -> tuple[str, ...]:
             if is_open
         ]
         found.append(f"{' and '.join(names)}: the version's default is assumed; stating it narrows the range.")
-        if not run.older and has_large_defaults(deployment.gpu):
+        if run.stepped:
+            *larger, large, small = batch_defaults(deployment.engine_version or VERSION)
             found.append(
-                f"vLLM's defaults step up at {LARGE_GIB} GiB of memory (8,192 tokens and 1,024 sequences instead of "
-                f"2,048 and 256) and at {LARGEST_GIB} GiB (16,384 tokens): just above a step less is left for the "
-                "cache than just below, unless both are stated."
+                f"vLLM's defaults step up at {large.gib} GiB of memory ({large.tokens:,} tokens and "
+                f"{large.sequences:,} sequences instead of {small.tokens:,} and {small.sequences:,})"
+                + "".join(f" and at {one.gib} GiB ({one.tokens:,} tokens)" for one in larger)
+                + ": just above a step less is left for the cache than just below, unless both are stated."
             )
     if run.shape.tower and not run.shape.tower.stated:
         found.append("The part that reads pictures or sound is not in the configuration: a usual one is assumed.")

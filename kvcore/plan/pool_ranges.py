@@ -10,9 +10,9 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from kvcore.engines.vllm.settings import V0_CHUNKS_ABOVE
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.overhead_defaults import V0_CHUNKS_ABOVE, is_v0
 from kvcore.plan.overhead_engines import BY_STAGE
 from kvcore.plan.overheads import total_overheads
 from kvcore.plan.pools import Pool, left_for_cache, pools
@@ -45,7 +45,7 @@ class PoolRanges:
 
     def __post_init__(self) -> None:
         ends = {0, min(SHORT - 1, self.longest), self.longest}
-        if self.deployment.engine == "vllm" and is_v0(self.deployment):
+        if self.deployment.engine == "vllm" and self.deployment.settings(self.model).older_core:
             ends.add(min(V0_CHUNKS_ABOVE, self.longest))
         self.ranges = tuple((first + 1, last) for first, last in pairwise(sorted(ends)))
         first: dict[object, int] = {}
@@ -97,7 +97,7 @@ class PoolRanges:
 
     def _made(self, context: int) -> Sizes:
         own = self.deployment if context == self.deployment.context else replace(self.deployment, context=context)
-        totals = {stage: total_overheads(self.model, own, self.loaded[stage]) for stage in set(self._alike)}
+        totals = {stage: total_overheads(self.model, own, self.loaded[stage], self.share) for stage in set(self._alike)}
         left = [
             left_for_cache(own, self.share, weights, totals[stage])
             for weights, stage in zip(self.loaded, self._alike, strict=True)

@@ -13,8 +13,8 @@ from functools import lru_cache
 from math import ceil
 
 from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
-from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
-from kvcore.engines.vllm.budget import DEFAULT_UTILIZATION, OLD_UTILIZATION
+from kvcore.engines.tensorrt_llm.settings import FREE_GPU_MEMORY_FRACTION
+from kvcore.engines.vllm.settings import default_utilization
 from kvcore.errors import PlanError
 from kvcore.hardware import accelerator
 from kvcore.model.model import Model
@@ -26,8 +26,6 @@ from kvcore.plan.rank_weights import RankWeights, rank_weights
 from kvcore.plan.speculation import speculator_bytes, with_speculator
 from kvcore.size import Term
 
-# vLLM's default share before 0.21 (config/cache.py).
-_NEW_SHARE_FROM = (0, 21)
 _ANY_GPU = accelerator("h100-sxm")
 _SGLANG_STANDALONE, _SGLANG_HEAD = 6 * 1024, 2 * 1024
 NO_OVERHEADS = Overheads(parts=(), total=Ends(low=0, best=0, high=0), notes=())
@@ -73,7 +71,7 @@ def pools(
     check_known(model, deployment, loaded)
     if share is None:
         share = usable_share(model, deployment)
-    return tuple(_pool(deployment, share, weights, overheads(model, deployment, weights)) for weights in loaded)
+    return tuple(_pool(deployment, share, weights, overheads(model, deployment, weights, share)) for weights in loaded)
 
 
 def check_known(model: Model, deployment: Deployment, loaded: tuple[RankWeights, ...]) -> None:
@@ -115,20 +113,11 @@ def usable_share(model: Model, deployment: Deployment) -> float:
         return float(round((settings.gpu_mib - kept) / settings.gpu_mib, 3))
     if deployment.engine == "tensorrt-llm":
         options = dict(deployment.options)
-        default = TensorRtLlmSettings(max_seq_len=1).free_gpu_memory_fraction
-        return float(options.get("free_gpu_memory_fraction") or deployment.utilization or default)
+        stated = options.get("free_gpu_memory_fraction") or deployment.utilization
+        return float(stated or FREE_GPU_MEMORY_FRACTION)
     if deployment.engine != "vllm":
         return 1.0
     return deployment.utilization or default_utilization(deployment.engine_version)
-
-
-def default_utilization(version: str | None) -> float:
-    """vLLM's gpu_memory_utilization where nobody says: 0.92, and 0.9 in older versions."""
-    if version is None:
-        return DEFAULT_UTILIZATION
-    parts = version.removeprefix("v").split(".")
-    numbers = tuple(int(part) for part in parts[:2] if part.isdecimal())
-    return OLD_UTILIZATION if len(numbers) == 2 and numbers < _NEW_SHARE_FROM else DEFAULT_UTILIZATION
 
 
 def has_share(engine: str) -> bool:

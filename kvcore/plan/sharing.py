@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from kvcore.engines.base import Layout
+from kvcore.engines.tensorrt_llm.settings import MAX_NUM_TOKENS
 from kvcore.model.memories import State
 from kvcore.model.model import Model
 from kvcore.plan.basis import basis
@@ -12,8 +13,6 @@ from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import filler
 from kvcore.plan.fill.settings import engine_settings
 
-# TensorRT-LLM's max_num_tokens where nothing is said (trtllm-serve, 1.4).
-_TENSORRT_LLM_TOKENS = 8192
 # The fields of settings that say how many tokens are taken in at once, by engine.
 _CHUNKS = ("batched_tokens", "prefill_chunk", "ubatch_size")
 # Engines that give each request a cache of its own, whatever it holds.
@@ -47,7 +46,7 @@ def batched_tokens(model: Model, deployment: Deployment) -> int:
         return deployment.max_num_batched_tokens
     settings = engine_settings(model, deployment, deployment.context)
     stated = (getattr(getattr(settings, "server", settings), name, None) for name in _CHUNKS)
-    return next((tokens for tokens in stated if tokens), _TENSORRT_LLM_TOKENS)
+    return next((tokens for tokens in stated if tokens), MAX_NUM_TOKENS)
 
 
 def shared_tokens(model: Model, deployment: Deployment, prefix_tokens: int, tokens: int) -> tuple[int, tuple[str, ...]]:

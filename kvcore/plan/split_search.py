@@ -6,7 +6,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from kvcore.errors import KVCoreError
+from kvcore.engines.vllm.settings import has_small_defaults
+from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware import Accelerator, accelerator
 from kvcore.model.memories import Attention, Latent
 from kvcore.model.model import Model
@@ -66,8 +67,12 @@ class Search:
 
     def fewest(self, gpu: Accelerator) -> Basis | None:
         """The fewest of this GPU that suffice at the safe end, in the first split that holds nearly most; or None."""
-        share = usable_share(self.model, self.asked) if self.asked.engine == "vllm" else 1.0
-        usable, rules = gpu.memory_bytes * share, _rules(self.asked.engine, gpu)
+        try:
+            share = usable_share(self.model, self.asked) if self.asked.engine == "vllm" else 1.0
+            usable, rules = gpu.memory_bytes * share, _rules(self.asked.engine, self.asked.engine_version, gpu)
+        except EngineError:
+            # A release that is not followed holds nothing.
+            return None
         for count in self.counts:
             held: dict[Shard, int] = {}
             splits = self._valid(count)
@@ -134,7 +139,7 @@ class Search:
             return tuple(pool.kv_bytes.low for pool in pools(self.model, deployment, loaded=split.loaded))
         share = usable_share(self.model, deployment)
         return tuple(
-            left_for_cache(deployment, share, weights, total_overheads(self.model, deployment, weights)).low
+            left_for_cache(deployment, share, weights, total_overheads(self.model, deployment, weights, share)).low
             for weights in split.loaded
         )
 
@@ -162,7 +167,7 @@ def _split(model: Model, shard: Shard, asked: Deployment) -> Split | None:
     return Split(shard=shard, loaded=loaded, weights_bytes=weights, least_request_bytes=slack * request)
 
 
-def _rules(engine: str, gpu: Accelerator) -> Rules:
+def _rules(engine: str, version: str | None, gpu: Accelerator) -> Rules:
     """What an engine's layout and defaults see of a GPU: two that are alike in it differ in their memory only."""
     tier = bisect_right(_TIERS.get(engine, ()), gpu.memory_bytes / GIB)
     try:
@@ -172,7 +177,8 @@ def _rules(engine: str, gpu: Accelerator) -> Rules:
         )
     except ValueError:
         capability = gpu.compute_capability or ""
-    return gpu.vendor, tier, capability, gpu.unified_memory, "a100" in gpu.id
+    small = engine == "vllm" and has_small_defaults(gpu, version)
+    return gpu.vendor, tier, capability, gpu.unified_memory, small
 
 
 def _is_plain(model: Model) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kvcore.engines.base import Common, split_layers
+from kvcore.engines.releases import release
 from kvcore.engines.reserve import reserve
 from kvcore.engines.vllm import VLLM, VllmSettings
 from kvcore.engines.vllm.budget import pool
-from kvcore.engines.vllm.settings import release
 from kvcore.errors import EngineError
 from kvcore.hardware import accelerator
 from kvcore.model import model_from_config
@@ -196,14 +196,15 @@ def test_older_releases_count_fewer_blocks_than_a_request_of_deepseek_v4_reserve
 
 
 def test_the_only_version_that_is_read_begins_with_two_numbers() -> None:
-    for wrong in ("1.5K", "5.1e", "0.", "1", "v.1", "0.33.0\n", ""):
+    for wrong in ("1.5K", "5.1e", "0.", "1", "v.1", "0.33.0\n", "", "1.5-K", "1!0.33", "9" * 5000 + ".1"):
         with pytest.raises(EngineError, match="is not a version such as 0.33.0"):
             release(wrong)
-    assert [release(right) for right in ("0.9", "v0.23.1rc1", "0.8.5.post1", "1.5-K")] == [
-        (0, 9),
-        (0, 23),
-        (0, 8),
-        (1, 5),
+    assert [release(right) for right in ("0.9", "v0.23.1rc1", "0.8.5.post1", "0.10.1.1", "0.7.4.dev90+gab12cd")] == [
+        (0, 9, 0),
+        (0, 23, 1),
+        (0, 8, 5),
+        (0, 10, 1),
+        (0, 7, 4),
     ]
 
 

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from kvcore.catalogue import entries, load
+from kvcore.engines.vllm.settings import default_utilization
 from kvcore.errors import PlanError
 from kvcore.hardware import accelerator
 from kvcore.plan import pools as module
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends, Overhead
 from kvcore.plan.overheads import Overheads
-from kvcore.plan.pools import default_utilization, loaded_weights, pools, usable_share
+from kvcore.plan.pools import loaded_weights, pools, usable_share
 from kvcore.plan.rank_weights import RankWeights, rank_weights
 from kvcore.units import GIB
 
@@ -52,8 +53,8 @@ def test_vllm_rounds_its_share_up() -> None:
 
 
 def test_older_versions_took_nine_tenths() -> None:
-    assert default_utilization("0.20.2") == 0.9
-    assert default_utilization("v0.21.0") == 0.92
+    assert default_utilization("0.19.1") == 0.9
+    assert default_utilization("v0.20.0") == 0.92
     assert default_utilization(None) == 0.92
     assert left(plain(engine_version="0.10.1")).low == 72 * GIB - 18 * GIB
 

@@ -30,6 +30,8 @@ CACHE_TYPES: dict[str, str] = {
 _GGML_NAMES = {ours: theirs for theirs, ours in CACHE_TYPES.items()}
 CELL_PADDING = 256
 MAX_SLOTS = 256
+# --batch-size, --ubatch-size, and --parallel of llama-server (common/common.h, common/arg.cpp).
+BATCH_SIZE, UBATCH_SIZE, SLOTS = 2048, 512, 4
 _TYPES = tuple(CACHE_TYPES)
 
 OPTIONS = (
@@ -69,8 +71,8 @@ class LlamaCppSettings:
     parallel: int | None = None
     kv_unified: bool | None = None
     kv_unified_per_slot: int | None = None
-    batch_size: int = 2048
-    ubatch_size: int = 512
+    batch_size: int = BATCH_SIZE
+    ubatch_size: int = UBATCH_SIZE
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     swa_full: bool | None = None
@@ -101,7 +103,7 @@ class LlamaCppSettings:
         """n_seq_max: --parallel, else 4 in llama-server and 1 in the library."""
         if self.parallel is not None:
             return self.parallel
-        return 4 if self.tool == "llama-server" else 1
+        return SLOTS if self.tool == "llama-server" else 1
 
     @property
     def unified(self) -> bool:

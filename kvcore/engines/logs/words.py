@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from kvcore.engines.logs.predict import Prediction, is_old
 from kvcore.engines.logs.reading import LogReading
+from kvcore.engines.releases import release
 from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
-from kvcore.engines.vllm.settings import release
 from kvcore.model.memories import Attention, Indexer, Latent
 
 

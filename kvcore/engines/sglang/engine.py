@@ -10,7 +10,14 @@ from kvcore.engines.base import Capacity, Common, Group, Layout
 from kvcore.engines.sglang.cells import Stage, has_sliding_pool, latent_is_packed, page_size, resolve_dtype, stages
 from kvcore.engines.sglang.lines import log_lines
 from kvcore.engines.sglang.pools import Need, Sizes, pool_sizes, request_need, window_too_wide
-from kvcore.engines.sglang.settings import OPTIONS, VERSION, SglangSettings, make_settings
+from kvcore.engines.sglang.settings import (
+    MAMBA_FULL_MEMORY_RATIO,
+    OPTIONS,
+    SWA_FULL_TOKENS_RATIO,
+    VERSION,
+    SglangSettings,
+    make_settings,
+)
 from kvcore.model.memories import Attention, Indexer, State
 from kvcore.model.model import Model
 from kvcore.size import Term
@@ -83,8 +90,8 @@ class SGLang:
             ("--dp-size", settings.dp_size, 1),
             ("--kv-cache-dtype", dtype, "auto"),
             ("--page-size", settings.page_size, None),
-            ("--swa-full-tokens-ratio", settings.swa_full_tokens_ratio, 0.8),
-            ("--mamba-full-memory-ratio", settings.mamba_full_memory_ratio, 0.9),
+            ("--swa-full-tokens-ratio", settings.swa_full_tokens_ratio, SWA_FULL_TOKENS_RATIO),
+            ("--mamba-full-memory-ratio", settings.mamba_full_memory_ratio, MAMBA_FULL_MEMORY_RATIO),
             ("--max-mamba-cache-size", settings.max_mamba_cache_size, None),
             ("--mamba-ssm-dtype", settings.mamba_ssm_dtype, None),
             ("--max-total-tokens", settings.max_total_tokens, None),

@@ -14,6 +14,8 @@ from kvcore.units import GIB, MAX_BATCH, MAX_TOKENS, MIB, check_tokens
 
 VERSION = "0.5.23"
 DSA_BACKENDS = ("flashmla_kv", "flashmla_sparse", "fa3", "tilelang", "trtllm")
+# --swa-full-tokens-ratio and --mamba-full-memory-ratio (arg_groups/fields/schedule.py).
+SWA_FULL_TOKENS_RATIO, MAMBA_FULL_MEMORY_RATIO = 0.8, 0.9
 SSM_DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _BOUNDS = {
     "context_length": (1, MAX_TOKENS), "tp_size": (1, 4096), "pp_size": (1, 4096), "dcp_size": (1, 4096),
@@ -63,9 +65,9 @@ class SglangSettings:
     dp_size: int = 1
     enable_dp_attention: bool = False
     page_size: int | None = None
-    swa_full_tokens_ratio: float = 0.8
+    swa_full_tokens_ratio: float = SWA_FULL_TOKENS_RATIO
     disable_hybrid_swa_memory: bool = False
-    mamba_full_memory_ratio: float = 0.9
+    mamba_full_memory_ratio: float = MAMBA_FULL_MEMORY_RATIO
     max_mamba_cache_size: int | None = None
     mamba_ssm_dtype: str | None = None
     disable_radix_cache: bool = False

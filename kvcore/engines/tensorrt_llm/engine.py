@@ -8,7 +8,14 @@ from typing import Any
 
 from kvcore.engines.base import Capacity, Common, Group, Layout
 from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, resolve_dtype, stage_pools
-from kvcore.engines.tensorrt_llm.settings import OPTIONS, VERSION, TensorRtLlmSettings, make_settings
+from kvcore.engines.tensorrt_llm.settings import (
+    FREE_GPU_MEMORY_FRACTION,
+    OPTIONS,
+    TOKENS_PER_BLOCK,
+    VERSION,
+    TensorRtLlmSettings,
+    make_settings,
+)
 from kvcore.errors import EngineError
 from kvcore.model.memories import Attention, Indexer, Latent
 from kvcore.model.model import Model
@@ -80,7 +87,7 @@ class TensorRtLlm:
             ("--backend", settings.backend, "pytorch"),
             ("--tp_size", settings.tp_size, 1),
             ("--pp_size", settings.pp_size, 1),
-            ("--kv_cache_free_gpu_memory_fraction", settings.free_gpu_memory_fraction, 0.9),
+            ("--kv_cache_free_gpu_memory_fraction", settings.free_gpu_memory_fraction, FREE_GPU_MEMORY_FRACTION),
         )
         for flag, value, default in pairs:
             if value != default:
@@ -172,7 +179,7 @@ def _yaml(settings: TensorRtLlmSettings) -> str:
     cache: list[str] = []
     if settings.dtype != "auto":
         cache.append(f"dtype: {settings.dtype if settings.dtype in ('fp8', 'nvfp4', 'int8') else 'auto'}")
-    if settings.tokens_per_block != 32:
+    if settings.tokens_per_block != TOKENS_PER_BLOCK:
         cache.append(f"tokens_per_block: {settings.tokens_per_block}")
     if settings.max_tokens is not None:
         cache.append(f"max_tokens: {settings.max_tokens}")

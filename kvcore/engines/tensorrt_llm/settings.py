@@ -14,6 +14,9 @@ from kvcore.units import MAX_TOKENS, check_tokens, parse_tokens
 
 VERSION = "1.4.0rc4"
 BACKENDS = ("pytorch", "tensorrt")
+# Defaults of trtllm-serve (commands/serve.py, builder.py: BuildConfig) and of KvCacheConfig.
+MAX_NUM_TOKENS, MAX_BATCH_SIZE = 8192, 2048
+FREE_GPU_MEMORY_FRACTION, TOKENS_PER_BLOCK = 0.9, 32
 _BOUNDS = {
     "max_seq_len": (1, MAX_TOKENS), "tp_size": (1, 4096), "pp_size": (1, 4096), "tokens_per_block": (2, 65_536),
     "max_tokens": (1, MAX_TOKENS),
@@ -43,9 +46,9 @@ class TensorRtLlmSettings:
     pp_size: int = 1
     enable_attention_dp: bool = False
     backend: str = "pytorch"
-    tokens_per_block: int = 32
+    tokens_per_block: int = TOKENS_PER_BLOCK
     max_tokens: int | None = None
-    free_gpu_memory_fraction: float = 0.9
+    free_gpu_memory_fraction: float = FREE_GPU_MEMORY_FRACTION
     max_attention_window: tuple[int, ...] = ()
     version: str = VERSION
 

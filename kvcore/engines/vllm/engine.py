@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from kvcore.engines.base import Capacity, Common, Group, Layout, split_layers
+from kvcore.engines.releases import release
 from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
 from kvcore.engines.vllm.packed import counted_blocks, is_packed, is_slotted, packed_groups, slotted_bytes
@@ -18,7 +19,6 @@ from kvcore.engines.vllm.settings import (
     ONE_LINE_LOGGED,
     VERSION,
     VllmSettings,
-    release,
 )
 from kvcore.engines.vllm.specs import block_size, layer_specs, resolve_format, spared_layers
 from kvcore.errors import EngineError

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from kvcore.engines.base import Common, Option
-from kvcore.engines.vllm.settings import VERSION, VllmSettings, release
+from kvcore.engines.releases import release
+from kvcore.engines.vllm.settings import CPU_VERSION, V1_ONLY_FROM, VERSION, VllmSettings, has_small_defaults
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 
@@ -50,28 +51,45 @@ def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> Vl
     for negation, name in _NEGATIONS.items():
         if values.get(negation):
             chosen[name] = False
+    version = check_version(common.version or (VERSION if common.platform == "cuda" else CPU_VERSION))
+    found = release(version)
     gpu = common.gpu
     if gpu is not None and common.platform == "cuda":
         chosen["gpu_bytes"] = gpu.memory_bytes
         chosen["compute_capability"] = _capability(gpu.compute_capability)
-        # By the name that the driver reports, as vLLM itself does.
-        chosen["few_batched_tokens"] = "a100" in gpu.id or gpu.id.startswith(("dgx-spark", "gb10"))
-    version = common.version or (VERSION if common.platform == "cuda" else "0.32.0")
+        chosen["small_defaults"] = has_small_defaults(gpu, version)
+    if found < V1_ONLY_FROM:
+        chosen["pictures"] = pictures = _pictures(model)
+        # Before Ampere the newer core did not serve at first, nor bitsandbytes' formats nor cross attention.
+        old = chosen.get("compute_capability", 9.0) < 8 or common.weight_format == "bnb4" or pictures == "cross"
+        chosen["needs_older_core"] = old
     return VllmSettings(
         max_model_len=length,
         kv_cache_dtype=common.kv_dtype,
         tensor_parallel_size=common.tp,
         pipeline_parallel_size=common.pp,
         decode_context_parallel_size=common.dcp,
+        max_num_seqs=common.max_num_seqs,
         platform=common.platform,
-        version=check_version(version),
+        version=version,
         **chosen,
     )
 
 
+def _pictures(model: Model) -> Literal["none", "tokens", "cross"]:
+    from kvcore.plan.overhead_tower import tower
+
+    made = tower(model)
+    return "none" if made is None else "cross" if made.crosses else "tokens"
+
+
 def check_version(version: str) -> str:
     """The same version; EngineError when it is not one, or older than the rules that are followed."""
-    if release(version) < _OLDEST:
+    try:
+        found = release(version)
+    except EngineError as problem:
+        raise EngineError(f"vllm: {problem}") from None
+    if found < _OLDEST:
         raise EngineError(f"vllm: the rules of {version} are not followed; 0.4 and newer are")
     return version.removeprefix("v")
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from kvcore.engines.base import Layout
 from kvcore.engines.tensorrt_llm.engine import TENSORRT_LLM
 from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, stage_pools
-from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
+from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, TensorRtLlmSettings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
@@ -17,9 +17,6 @@ from kvcore.plan.fill.draft import draft_deployment, with_draft
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.plan.speculation import speculator
 from kvcore.size import Term
-
-# max_batch_size of trtllm-serve where nobody says: BuildConfig's default (commands/serve.py, builder.py).
-MAX_BATCH_SIZE = 2048
 
 
 class TensorRtLlmFiller:
