@@ -282,7 +282,7 @@ def _notes(model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...])
             f"{len(spared)} of {len(model.layers)} layers stay in 16 bits: vLLM never stores the first and the last "
             f"two as {kv.name}."
         )
-    if any(spec.kind == "sliding" for group in groups for spec, _ in group.parts):
+    if settings.in_flight_tokens and any(spec.kind == "sliding" for group in groups for spec, _ in group.parts):
         notes.append(
             f"Windows also hold the {settings.in_flight_tokens:,} tokens that may be in flight; while decoding, a "
             "request holds fewer blocks than this."

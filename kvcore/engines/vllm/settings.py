@@ -14,10 +14,12 @@ from kvcore.units import GIB, MAX_TOKENS, check_tokens
 VERSION = "0.33.0"
 # The newest release with wheels for CPUs.
 CPU_VERSION = "0.32.0"
-# What changed between releases, read in each release's own v1/kv_cache_interface.py and v1/core/kv_cache_utils.py: the
-# line "GPU KV cache size" counts all groups, DeepSeek-V4's pages get slots of their size and later none at all, windows
-# hold what all batches in flight may bring and not one batch, size and concurrency share a line, the check at the start
-# leaves out the block that is never handed out (the null block), a CPU is called one.
+# What changed between releases, read in each release's own v1/kv_cache_interface.py and v1/core/kv_cache_utils.py:
+# windows beside full attention get blocks of their own (unify_hybrid_kv_cache_specs became an option), the line "GPU
+# KV cache size" counts all groups, DeepSeek-V4's pages get slots of their size and later none at all, windows hold what
+# all batches in flight may bring and not one batch, size and concurrency share a line, the check at the start leaves
+# out the block that is never handed out (the null block), a CPU is called one.
+HYBRID_MANAGER = (0, 9, 1)
 ALL_GROUPS_LOGGED = (0, 21)
 SLOTS_BY_SIZE = (0, 23)
 ALL_BATCHES_HELD = (0, 26)
@@ -141,6 +143,11 @@ class VllmSettings:
         return found < V1_FROM or (found < V1_ONLY_FROM and self.needs_older_core)
 
     @property
+    def windows_are_whole(self) -> bool:
+        """Whether windows beside full attention get blocks for every token: without the hybrid cache manager."""
+        return self.disable_hybrid_kv_cache_manager or release(self.version) < HYBRID_MANAGER
+
+    @property
     def batched_tokens(self) -> int:
         """max_num_batched_tokens: as asked for, else as `vllm serve` of this release defaults it."""
         if self.max_num_batched_tokens is not None:
@@ -197,8 +204,11 @@ class VllmSettings:
     def in_flight_tokens(self) -> int:
         """Tokens that may be scheduled before a window's blocks are freed: batches in flight × batched tokens.
 
-        Before 0.26 vLLM counted one batch, however many were in flight.
+        Before 0.26 vLLM counted one batch, however many were in flight; the older core used the window's own blocks
+        again (core/block_manager.py).
         """
+        if self.older_core:
+            return 0
         if self.is_cpu or release(self.version) < ALL_BATCHES_HELD:
             return self.batched_tokens
         batches = self.pipeline_parallel_size + (1 if self.async_scheduling else 0)
