@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from kvcore.engines.llamacpp.settings import UBATCH_SIZE
+from kvcore.engines.llamacpp.settings import LlamaCppSettings, micro_batch
 from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, MAX_NUM_TOKENS
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
@@ -152,18 +152,18 @@ def _micro_batch(model: Model, deployment: Deployment) -> tuple[int, int, bool]:
     """Tokens of a micro-batch, cells of all slots, flash attention; as the engine itself sets them where it can be
     asked. Ollama takes up to 2,048 tokens by the context (server/sched.go), llama.cpp 512."""
     options = dict(deployment.options)
-    flash = "off" not in (options.get("flash_attn"), options.get("flash_attention"))
-    if deployment.engine == "ollama":
-        try:
-            server = deployment.settings(model).server
-        except EngineError:
-            pass
-        else:
-            return int(server.ubatch_size), int(server.ctx_size), flash
     parallel = int(options.get("parallel") or options.get("num_parallel") or deployment.max_num_seqs or 1)
     cells = int(options.get("ctx_size") or options.get("num_ctx") or deployment.context * parallel)
-    tokens = int(options.get("ubatch_size") or options.get("num_batch") or UBATCH_SIZE)
-    return tokens, cells, flash
+    try:
+        made = deployment.settings(model)
+    except EngineError:
+        # No such server starts.
+        server = LlamaCppSettings()
+    else:
+        server = made.server if deployment.engine == "ollama" else made
+        cells = server.ctx_size if deployment.engine == "ollama" else cells
+    flash = "off" not in (options.get("flash_attn"), options.get("flash_attention"))
+    return micro_batch(server, cells), cells, flash
 
 
 def _llamacpp(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Estimates:

@@ -176,6 +176,11 @@ def test_the_micro_batch_of_llamacpp() -> None:
     model, deployment = catalogue.load(LLAMA_8B), started("h100-sxm", "llama.cpp")
     assert batched_tokens(model, deployment) == UBATCH_SIZE == 512
     assert taken(model, deployment).parts[0].formula.startswith("512 tokens")
+    # 0 is --batch-size, which also bounds it, as the context does (src/llama-context.cpp).
+    for options, tokens in (({"ubatch_size": 0}, 2048), ({"batch_size": 256}, 256), ({}, 512)):
+        asked = started("h100-sxm", "llama.cpp", options=tuple(options.items()))
+        assert taken(model, asked).parts[0].formula.startswith(f"{tokens:,} tokens"), options
+    assert taken(model, started("h100-sxm", "llama.cpp", context=100)).parts[0].formula.startswith("100 tokens")
 
 
 def test_small_defaults_are_version_specifiers() -> None:

@@ -214,8 +214,6 @@ def make_context(model: Model, settings: LlamaCppSettings, ctx_size: int | None 
     if not asked:
         raise EngineError(f"llama.cpp: {model.name} does not state its training context; give --ctx-size")
     slots, unified = settings.slots, settings.unified
-    n_batch = min(asked, settings.batch_size)
-    n_ubatch = min(n_batch, settings.ubatch_size or settings.batch_size)
     n_ctx = _padded(asked)
     n_ctx_seq = n_ctx if unified else _padded(n_ctx // slots)
     if n_ctx_seq == 0:
@@ -228,8 +226,13 @@ def make_context(model: Model, settings: LlamaCppSettings, ctx_size: int | None 
         n_ctx_slot = min([n_ctx_seq, *(limit for limit in limits if limit)])
     return Context(
         n_ctx=n_ctx, n_ctx_seq=n_ctx_seq, streams=1 if unified else slots, slots=slots, unified=unified,
-        n_ubatch=n_ubatch, n_ctx_slot=n_ctx_slot,
+        n_ubatch=micro_batch(settings, asked), n_ctx_slot=n_ctx_slot,
     )  # fmt: skip
+
+
+def micro_batch(settings: LlamaCppSettings, ctx_size: int) -> int:
+    """Tokens that are computed at once (n_ubatch) in a context of so many."""
+    return min(ctx_size, settings.batch_size, settings.ubatch_size or settings.batch_size)
 
 
 def window_cells(window: int, context: Context, settings: LlamaCppSettings) -> int:
