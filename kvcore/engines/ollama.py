@@ -14,6 +14,7 @@ from kvcore.engines.base import Capacity, Common, Layout, Option
 from kvcore.engines.llamacpp.architectures import architecture
 from kvcore.engines.llamacpp.engine import LLAMACPP
 from kvcore.engines.llamacpp.settings import CACHE_TYPES, MAX_SLOTS, LlamaCppSettings, make_settings
+from kvcore.engines.releases import not_followed
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.size import Term
@@ -74,7 +75,7 @@ class Ollama:
         of 80 GB where none is named).
         """
         if common.version not in (None, VERSION):
-            raise EngineError(f"ollama: the rules of version {common.version[:40]!r} are not followed, only {VERSION}")
+            raise not_followed("ollama", common.version, VERSION)
         if unknown := sorted(set(values) - {option.field for option in OPTIONS}):
             raise EngineError(f"ollama: {unknown[0][:40]!r} is no option of Ollama here")
         _check(values)

@@ -31,6 +31,25 @@ def release(text: str) -> Release:
     return numbers[0], numbers[1], numbers[2]
 
 
+def followed(engine: str, text: str, known: str, first: tuple[int, ...], before: tuple[int, ...] = ()) -> str:
+    """The release without its `v`, where its rules are followed: from `first` on, `before` another where there is one.
+
+    EngineError with `known`, which says the same in words, for any other and for what is no version.
+    """
+    try:
+        found = release(text)
+    except EngineError:
+        found = None
+    if found is None or found < first or (before and found >= before):
+        raise not_followed(engine, text, known)
+    return text.lstrip("vV")
+
+
+def not_followed(engine: str, text: str, known: str) -> EngineError:
+    """What is said of a release whose rules are not followed."""
+    return EngineError(f"{engine}: the rules of version {text[:40]!r} are not followed; known are {known}")
+
+
 @lru_cache(maxsize=512)
 def is_among(found: Release, specifiers: str) -> bool:
     """Whether a release is one of those that `specifiers` name: `<0.8.5;>=0.9`, of which one has to hold."""

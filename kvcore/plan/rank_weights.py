@@ -14,6 +14,7 @@ from typing import Literal
 
 from kvcore.engines.base import split_layers
 from kvcore.engines.llamacpp.devices import layer_devices
+from kvcore.engines.releases import release
 from kvcore.engines.sglang.cells import split_stages as sglang_stages
 from kvcore.engines.tensorrt_llm.pools import split_stages as tensorrt_stages
 from kvcore.errors import EngineError
@@ -170,8 +171,8 @@ def _expert_width_pad(deployment: Deployment) -> int:
     capability = deployment.gpu.compute_capability or ""
     if capability.startswith("10."):
         return 256
-    stated = re.match(r"v?(\d+)\.(\d+)", deployment.engine_version or "")
-    recent = stated is None or (int(stated[1]), int(stated[2])) >= _TRITON_MXFP4_FROM
+    stated = deployment.engine_version
+    recent = stated is None or release(stated) >= _TRITON_MXFP4_FROM
     return 64 if capability.startswith("9.") and recent else 128
 
 

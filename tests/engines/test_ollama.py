@@ -111,7 +111,7 @@ def test_batch_by_context(tokens: int, flash: str, cuda: bool, gib: int, batch: 
 @pytest.mark.parametrize(
     ("common", "values", "why"),
     [
-        (Common(max_model_len=None, version="0.1.0"), {}, "only fb307609"),
+        (Common(max_model_len=None, version="0.1.0"), {}, "known are fb307609"),
         (Common(max_model_len=9000), {"num_ctx": 8192}, "more than num_ctx"),
         (Common(max_model_len=200_000), {}, "more than num_ctx, which is 131,072"),
         (Common(max_model_len=None, kv_dtype="q8_0/q4_0"), {}, "gives both one type"),

@@ -12,6 +12,7 @@ from typing import Any
 
 from kvcore.engines.base import Common, Option, check_whole
 from kvcore.engines.llamacpp.architectures import refuse_parallel
+from kvcore.engines.releases import not_followed
 from kvcore.errors import EngineError
 from kvcore.formats import ELEMENT_FORMATS, Format, kv_format
 from kvcore.model.model import Model
@@ -175,10 +176,7 @@ def _version(version: str | None) -> str:
         return VERSION
     name = version.strip().lower().removeprefix("xllamacpp").removeprefix("llama-cpp-python").strip(" =")
     if name not in VERSIONS:
-        raise EngineError(
-            f"llama.cpp: the rules of version {version[:40]!r} are not followed; known are {', '.join(VERSIONS)} "
-            "(xllamacpp, llama-cpp-python)"
-        )
+        raise not_followed("llama.cpp", version, f"{', '.join(VERSIONS)} (xllamacpp, llama-cpp-python)")
     return name
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kvcore.engines.base import Common, Option, check_whole
+from kvcore.engines.releases import followed
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.units import GIB, MAX_BATCH, MAX_TOKENS, MIB, check_tokens
@@ -164,17 +164,9 @@ def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> Sg
         tp_size=common.tp,
         pp_size=common.pp,
         dcp_size=common.dcp,
-        version=check_version(common.version or VERSION),
+        version=followed("sglang", common.version or VERSION, "0.4 and 0.5", first=(0, 4), before=(0, 6)),
         **chosen,
     )
-
-
-def check_version(version: str) -> str:
-    """The version without its `v`; EngineError unless it is 0.4 or 0.5, to which these rules apply."""
-    found = re.fullmatch(r"v?(0\.[45]\.\d{1,3}(?:[.\w+-]{0,40})?)", version)
-    if not found:
-        raise EngineError(f"sglang: the rules of {version[:20]!r} are not followed; those of {VERSION} (0.4, 0.5) are")
-    return found[1]
 
 
 def _capability(text: str | None) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvcore.engines.base import Common, Option, check_whole
+from kvcore.engines.releases import followed
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.units import MAX_TOKENS, check_tokens, parse_tokens
@@ -95,19 +96,10 @@ def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> Te
         dtype=common.kv_dtype,
         tp_size=common.tp,
         pp_size=common.pp,
-        version=check_version(common.version or VERSION),
+        # The paged pools that these rules describe came with 0.8.
+        version=followed("tensorrt-llm", common.version or VERSION, "0.8 to 1", first=(0, 8), before=(2,)),
         **chosen,
     )
-
-
-def check_version(version: str) -> str:
-    """The version without its `v`; EngineError for one before the paged pools that these rules describe (0.8)."""
-    found = re.fullmatch(r"v?(\d{1,2})\.(\d{1,3})(?:[.\w+-]{0,40})?", version)
-    if not found:
-        raise EngineError(f"tensorrt-llm: {version[:20]!r} is not a version such as {VERSION}")
-    if (int(found[1]), int(found[2])) < (0, 8) or int(found[1]) > 1:
-        raise EngineError(f"tensorrt-llm: the rules of {version} are not followed; those of {VERSION} are")
-    return version.removeprefix("v")
 
 
 def _windows(text: str) -> tuple[int, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kvcore.engines.base import Common, Option, check_whole
+from kvcore.engines.releases import followed
 from kvcore.errors import EngineError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
@@ -93,14 +93,7 @@ def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> Tr
     return TransformersSettings(
         max_length=length,
         dtype=common.kv_dtype,
-        version=check_version(common.version or VERSION),
+        # Older releases kept keys and values of latents.
+        version=followed("transformers", common.version or VERSION, "5", first=(5,), before=(6,)),
         **{name: value for name, value in values.items() if value is not None},
     )
-
-
-def check_version(version: str) -> str:
-    """The version without its `v`; EngineError unless it is 5: older releases kept keys and values of latents."""
-    found = re.fullmatch(r"v?(5\.\d{1,3}(?:[.\w+-]{0,40})?)", version)
-    if not found:
-        raise EngineError(f"transformers: the rules of {version[:20]!r} are not followed; those of {VERSION} are")
-    return found[1]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from kvcore.engines.base import Common, Option
-from kvcore.engines.releases import release
+from kvcore.engines.releases import followed, release
 from kvcore.engines.vllm.settings import CPU_VERSION, V1_ONLY_FROM, VERSION, VllmSettings, has_small_defaults
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
@@ -39,7 +39,6 @@ _NEGATIONS = {
     "no_async_scheduling": "async_scheduling",
     "cpu_without_avx512_bf16": "cpu_avx512_bf16",
 }
-_OLDEST = (0, 4)
 
 
 def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> VllmSettings:
@@ -84,14 +83,8 @@ def _pictures(model: Model) -> Literal["none", "tokens", "cross"]:
 
 
 def check_version(version: str) -> str:
-    """The same version; EngineError when it is not one, or older than the rules that are followed."""
-    try:
-        found = release(version)
-    except EngineError as problem:
-        raise EngineError(f"vllm: {problem}") from None
-    if found < _OLDEST:
-        raise EngineError(f"vllm: the rules of {version} are not followed; 0.4 and newer are")
-    return version.removeprefix("v")
+    """The version without its `v`; EngineError when it is not one, or older than the rules that are followed."""
+    return followed("vllm", version, "0.4 and newer", first=(0, 4))
 
 
 def _capability(text: str | float | None) -> float:
