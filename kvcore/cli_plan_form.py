@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvcore.plan.deployment import Deployment
-    from kvcore.plan.ends import Ends
     from kvcore.plan.plan import Plan
     from kvcore.plan.pools import Pool
     from kvcore.plan.shards import Shard
     from kvcore.plan.whatif import WhatIf
+    from kvcore.terms import Range
 
 _SIDES = ("tp", "pp", "dp", "dcp")
 _SWITCHES = ("expert_parallel", "dp_attention")
@@ -93,7 +93,7 @@ def _tightest(plan: Plan) -> Pool:
     return min(plan.pools, key=lambda pool: pool.kv_bytes.low)
 
 
-def _ends(ends: Ends[Any] | None) -> dict[str, Any] | None:
+def _ends(ends: Range[Any] | None) -> dict[str, Any] | None:
     return None if ends is None else {"low": ends.low, "best": ends.best, "high": ends.high}
 
 
@@ -177,7 +177,7 @@ def _row(name: str, *cells: str) -> str:
     return f"  {name:<19}" + "".join(f" {cell:>15}" for cell in cells)
 
 
-def _ends_row(name: str, ends: Ends[int], write: Callable[[int], str]) -> str:
+def _ends_row(name: str, ends: Range[int], write: Callable[[int], str]) -> str:
     return _row(name, write(ends.low), write(ends.best), write(ends.high))
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from kvcore.errors import EngineError
 from kvcore.hardware import Accelerator
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.terms import Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

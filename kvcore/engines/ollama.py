@@ -17,7 +17,7 @@ from kvcore.engines.llamacpp.settings import CACHE_TYPES, MAX_SLOTS, LlamaCppSet
 from kvcore.engines.releases import not_followed
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.units import GIB, KIB, MIB
 
 VERSION = "fb307609"

@@ -17,7 +17,7 @@ from kvcore.live.counts import matrices, step_weight_bytes
 from kvcore.live.host import Host
 from kvcore.live.predict import cache_format
 from kvcore.live.shape import LiveShape, model_of
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.timing import decode_cache_work, prefill_cache_work
 from kvcore.units import GB, check_batch, check_tokens
 

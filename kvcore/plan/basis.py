@@ -11,17 +11,17 @@ from kvcore.errors import EngineError, KVCoreError, PlanError, UnitError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.ends import Ends
 from kvcore.plan.fill import Fill, Filler, filler
 from kvcore.plan.machines import not_followed
 from kvcore.plan.pool_ranges import PoolRanges, Sizes
 from kvcore.plan.pools import Pool, check_known, loaded_weights, usable_share
 from kvcore.plan.shards import check
 from kvcore.plan.speculation import refused as not_speculated
+from kvcore.terms import Range
 from kvcore.units import MAX_BATCH, MAX_TOKENS
 from kvcore.weight_formats import weight_format
 
-NONE = Ends(low=0, best=0, high=0)
+NONE = Range(low=0, best=0, high=0)
 # A guess is mostly off by less than a block; beyond that, steps grow fast.
 _FIRST_STEP, _WIDER = 32, 8
 
@@ -34,8 +34,8 @@ class Held:
     requests that the engine allows binds at the safe end, and not the memory.
     """
 
-    requests: Ends[int]
-    concurrency: Ends[Fraction] | None = None
+    requests: Range[int]
+    concurrency: Range[Fraction] | None = None
     by_sequences: bool = False
 
 
@@ -59,14 +59,14 @@ class Basis:
         """The pools for the deployment's context with their terms in words, made when they are asked for."""
         return () if self.by_context is None else self.by_context.pools
 
-    def fills(self, context: int) -> Ends[Fill]:
+    def fills(self, context: int) -> Range[Fill]:
         """What one replica holds in requests of that length; EngineError for what the engine refuses."""
         if self.filler is None or self.by_context is None:
             raise EngineError(self.refused)
         low, best, high = self.by_context.at(context)
         least = self.filler.fill(context, low)
         middle = least if best == low else self.filler.fill(context, best)
-        return Ends(low=least, best=middle, high=middle if high == best else self.filler.fill(context, high))
+        return Range(low=least, best=middle, high=middle if high == best else self.filler.fill(context, high))
 
     def whole(self, fill: Fill) -> int:
         """Whole requests at once on all replicas; a request lives on one of them."""
@@ -77,7 +77,7 @@ class Basis:
             each = min(each, self.filler.sequences)
         return self.deployment.dp * each
 
-    def requests(self, context: int) -> Ends[int]:
+    def requests(self, context: int) -> Range[int]:
         """Whole requests of that length at once, 0 where it is beyond the model's limit or the engine refuses it."""
         if self.filler is None or self.by_context is None or not self.allows(context):
             return NONE
@@ -90,7 +90,7 @@ class Basis:
             most = middle if high == best else self._on_all(self.filler.count(context, high))
         except EngineError:
             return NONE
-        return Ends(low=least, best=middle, high=most)
+        return Range(low=least, best=middle, high=most)
 
     def held(self, context: int) -> Held:
         """The figures of a plan for requests of that length, without its words."""
@@ -110,14 +110,14 @@ class Basis:
             by_sequences=bound and not none_left,
         )
 
-    def without_cache(self, context: int) -> Ends[int]:
+    def without_cache(self, context: int) -> Range[int]:
         """Requests at once of a model that keeps no cache: what the engine allows, wherever the weights fit."""
         if self.by_context is None:
             return NONE
         most = MAX_BATCH if self.filler is None or self.filler.sequences is None else self.filler.sequences
         free = self.by_context.at(context)
         low, best, high = (self.deployment.dp * most if min(size) >= 0 else 0 for size in free)
-        return Ends(low=low, best=best, high=high)
+        return Range(low=low, best=best, high=high)
 
     def allows(self, context: int) -> bool:
         """Whether the model can have a request of that length at all."""
@@ -128,13 +128,13 @@ class Basis:
         """The longest request that is thought of: the model's limit, else what can be typed."""
         return MAX_TOKENS if self.limit is None else self.limit
 
-    def longest(self, users: int = 1) -> Ends[int]:
+    def longest(self, users: int = 1) -> Range[int]:
         """The longest context of which so many requests fit, up to the model's limit; 0 where none does."""
         if self.filler is None:
             return NONE
         low = self._longest(users, 0, 0)
         best = self._longest(users, 1, low)
-        return Ends(low=low, best=best, high=self._longest(users, 2, best))
+        return Range(low=low, best=best, high=self._longest(users, 2, best))
 
     def _longest(self, users: int, end: int, least: int) -> int:
         """At one end of the range; `least` is known to fit. A pool never grows within one of the ranges."""

@@ -7,10 +7,9 @@ from fractions import Fraction
 from math import floor
 
 from kvcore.plan.basis import NONE, Basis
-from kvcore.plan.ends import Ends
 from kvcore.plan.moments import most_people
 from kvcore.plan.sharing import SLOTS, layout_at
-from kvcore.size import Term
+from kvcore.terms import Range, Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +24,9 @@ class Fit:
     name: str
     tokens: int
     own_tokens: int
-    requests: Ends[int]
-    people: Ends[int]
-    people_nearly_always: Ends[int]
+    requests: Range[int]
+    people: Range[int]
+    people_nearly_always: Range[int]
     fits: bool
     sentence: str
     terms: tuple[Term, ...]
@@ -45,7 +44,7 @@ class Filling:
     by_rate: bool
     people: int
 
-    def fit(self, name: str, tokens: int, shared: int, chunk: int, when: str, least: Ends[int] = NONE) -> Fit:
+    def fit(self, name: str, tokens: int, shared: int, chunk: int, when: str, least: Range[int] = NONE) -> Fit:
         """Requests of `tokens` tokens, `shared` of them held once, beside a chunk in prefill; no fewer than `least`."""
         own = tokens - shared
         if self.base.deployment.engine in SLOTS:
@@ -53,7 +52,7 @@ class Filling:
             own, shared, chunk = self.base.deployment.context, 0, 0
         beside = sum(self._bytes(part) for part in (shared, chunk) if part)
         low, best, high = (self._requests(own, beside, end) for end in ("low", "best", "high"))
-        requests = Ends(low=max(low, least.low), best=max(best, least.best), high=max(high, least.high))
+        requests = Range(low=max(low, least.low), best=max(best, least.best), high=max(high, least.high))
         people = requests.map(lambda count: floor(count / self.each))
         nearly = requests.map(lambda count: most_people(count, float(self.each), by_rate=self.by_rate))
         sentence = (
@@ -84,7 +83,7 @@ class Filling:
         return self.base.whole(self.base.filler.fill(tokens, room))
 
     def _terms(
-        self, own: int, shared: int, chunk: int, beside: int, held: int, requests: Ends[int], people: Ends[int]
+        self, own: int, shared: int, chunk: int, beside: int, held: int, requests: Range[int], people: Range[int]
     ) -> tuple[Term, ...]:
         each, size = self._bytes(own), min(pool.kv_bytes.low for pool in self.base.pools)
         terms = [_term("pool on each GPU", f"{size:,} B at the safe end", size, "B")]

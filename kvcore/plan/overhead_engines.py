@@ -14,20 +14,20 @@ from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, MAX_NUM_TOKENS
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.ends import Ends
 from kvcore.plan.overhead_shape import shape
 from kvcore.plan.rank_weights import RankWeights
 from kvcore.plan.speculation import speculator
+from kvcore.terms import Range
 from kvcore.units import GIB
 
 # What nvidia-smi reports and CUDA does not give (data/overheads.json), and what a CUDA context takes.
-DRIVER = Ends(low=0.25, best=0.45, high=0.8)
-CONTEXT = Ends(low=0.3, best=0.45, high=0.7)
-COLLECTIVES = Ends(low=0.3, best=0.8, high=2.0)
+DRIVER = Range(low=0.25, best=0.45, high=0.8)
+CONTEXT = Range(low=0.3, best=0.45, high=0.7)
+COLLECTIVES = Range(low=0.3, best=0.8, high=2.0)
 # SGLang's, measured before its weights are loaded: of GPUs with links of their own and of others (two, four and eight
 # ranks, data/field/memory_sglang.jsonl).
-LINKED_RANKS, OTHER_RANKS = Ends(low=0.8, best=1.7, high=2.6), Ends(low=0.1, best=0.3, high=1.0)
-NOTHING = Ends(low=0.0, best=0.0, high=0.0)
+LINKED_RANKS, OTHER_RANKS = Range(low=0.8, best=1.7, high=2.6), Range(low=0.1, best=0.3, high=1.0)
+NOTHING = Range(low=0.0, best=0.0, high=0.0)
 # llama.cpp computes in 32 bits (graph of a layer, llama-graph.cpp): gate, up, their product and five residual rows.
 _F32, _RESIDUAL_ROWS, _MASK_BYTES = 4, 5, 2
 # Ollama keeps this much of every GPU free (discover: gpuMinimumMemory, 457 MiB).
@@ -35,7 +35,7 @@ _OLLAMA_FREE = 457 / 1024
 # Shares of a GPU's memory that TensorRT-LLM takes beside these parts for a mixture over several ranks; what for is not
 # known. Kimi K2.5 in NVFP4 on eight B300: 13.5 GiB beside the weights, of which the parts explain about 3 and at most
 # 9.3 (data/field/memory_tensorrt.jsonl).
-_TRT_MIXTURE = Ends(low=0.0, best=0.02, high=0.05)
+_TRT_MIXTURE = Range(low=0.0, best=0.02, high=0.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Estimate:
     """One part in GiB."""
 
     name: str
-    gib: Ends[float]
+    gib: Range[float]
     formula: str
 
 
@@ -55,7 +55,7 @@ class Estimates:
     notes: tuple[str, ...] = ()
 
 
-def _times(ends: Ends[float], factor: float) -> Ends[float]:
+def _times(ends: Range[float], factor: float) -> Range[float]:
     return ends.map(lambda value: value * factor)
 
 
@@ -72,10 +72,10 @@ def _has_ranks(model: Model, deployment: Deployment) -> bool:
     return deployment.tp > 1 or deployment.pp > 1 or (deployment.dp > 1 and model.experts is not None)
 
 
-def _runtime(model: Model, deployment: Deployment, collectives: Ends[float] = COLLECTIVES) -> Estimate:
+def _runtime(model: Model, deployment: Deployment, collectives: Range[float] = COLLECTIVES) -> Estimate:
     # Replicas of a mixture exchange what their experts need; others are servers of their own.
     several = _has_ranks(model, deployment)
-    gib = Ends(
+    gib = Range(
         low=CONTEXT.low + several * collectives.low,
         best=CONTEXT.best + several * collectives.best,
         high=CONTEXT.high + several * collectives.high,
@@ -105,7 +105,7 @@ def _tensorrt(model: Model, deployment: Deployment, weights: RankWeights, share:
     text = f"{tokens:,} tokens × ({made.widest:,} + 2 × {made.hidden:,}) × 2 B; {seqs:,} × {made.vocabulary:,} × 4 B"
     activation = Estimate(
         name="activation peak",
-        gib=Ends(low=0.5 * layer, best=max(layer, logits), high=2 * layer + 2 * logits + 1),
+        gib=Range(low=0.5 * layer, best=max(layer, logits), high=2 * layer + 2 * logits + 1),
         formula=f"the larger of {text}",
     )
     note = "The share is of what is free after a dummy run: an estimate of the dummy run decides."
@@ -122,7 +122,7 @@ def _tensorrt(model: Model, deployment: Deployment, weights: RankWeights, share:
     return Estimates(parts=tuple(parts), notes=(note,))
 
 
-def compute_buffer_gib(model: Model, tokens: int, cells: int, flash: bool) -> Ends[float]:
+def compute_buffer_gib(model: Model, tokens: int, cells: int, flash: bool) -> Range[float]:
     """llama.cpp's compute buffer of one device: a layer of a micro-batch in 32 bits, and its attention mask.
 
     Without flash attention also the scores of all heads. Builds that reserve the logits of a whole micro-batch take
@@ -134,7 +134,7 @@ def compute_buffer_gib(model: Model, tokens: int, cells: int, flash: bool) -> En
     scores = 0 if flash else model.num_attention_heads * tokens * cells * _F32
     logits = tokens * made.vocabulary * _F32
     best = layer + mask + scores
-    return Ends(
+    return Range(
         low=0.8 * best / GIB, best=best / GIB, high=(1.6 * (mask + scores) + max(1.6 * layer, 1.1 * logits)) / GIB
     )
 
@@ -179,7 +179,7 @@ def _llamacpp(model: Model, deployment: Deployment, weights: RankWeights, share:
 def _ollama(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Estimates:
     kept = Estimate(
         name="kept free",
-        gib=Ends(low=_OLLAMA_FREE, best=_OLLAMA_FREE, high=2 * _OLLAMA_FREE),
+        gib=Range(low=_OLLAMA_FREE, best=_OLLAMA_FREE, high=2 * _OLLAMA_FREE),
         formula="457 MiB of every GPU that Ollama does not use",
     )
     found = _llamacpp(model, deployment, weights, share)
@@ -193,13 +193,13 @@ def _transformers(model: Model, deployment: Deployment, weights: RankWeights, sh
     logits = tokens * made.vocabulary * 6 / GIB
     activation = Estimate(
         name="activation peak",
-        gib=Ends(low=0.7 * layer, best=layer, high=2 * layer + logits),
+        gib=Range(low=0.7 * layer, best=layer, high=2 * layer + logits),
         formula=f"a prompt of {tokens:,} tokens at once × ({made.widest:,} + 4 × {made.hidden:,}) × 2 B; "
         f"versions that keep the logits of all tokens take {made.vocabulary:,} × 6 B more for each",
     )
     slack = Estimate(
         name="allocator",
-        gib=Ends(low=0.0, best=0.02 * weights.bytes / GIB, high=0.06 * weights.bytes / GIB),
+        gib=Range(low=0.0, best=0.02 * weights.bytes / GIB, high=0.06 * weights.bytes / GIB),
         formula="blocks of the caching allocator that are not full: 2 % of the weights",
     )
     return Estimates(parts=(activation, _runtime(model, deployment), slack, _driver(deployment)))

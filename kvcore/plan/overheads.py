@@ -15,20 +15,30 @@ from kvcore.engines.vllm.settings import VERSION, batch_defaults
 from kvcore.model.model import Model
 from kvcore.paths import DATA
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.ends import Ends, Overhead
 from kvcore.plan.overhead_engines import ESTIMATES, Estimate
 from kvcore.plan.overhead_rule import SPREAD, Coefficients, Fit, Parts, ends_gib, parts_gib, tower_peak_gib
 from kvcore.plan.overhead_shape import EXPERT_CHUNK, Profile, profile
 from kvcore.plan.overhead_tower import UNSTATED_WEIGHTS, Tower, lacks_tower
 from kvcore.plan.rank_weights import RankWeights
+from kvcore.terms import Range
 from kvcore.units import GIB
 
 # Bytes a sequence and logit that the dummy run of a rejection sampler takes beside a sampler's: logits of the proposed
 # tokens in 16 bits, and at most a copy of them in 32 bits too (gpu_model_runner.py, _dummy_sampler_run).
-_PROPOSED = Ends(low=0, best=2, high=6)
+_PROPOSED = Range(low=0, best=2, high=6)
 # Graphs of a draft's layers, as a share of as many layers of the model's.
-_DRAFT_GRAPHS = Ends(low=0.0, best=1.0, high=2.0)
-_NOTHING = Ends(low=0, best=0, high=0)
+_DRAFT_GRAPHS = Range(low=0.0, best=1.0, high=2.0)
+_NOTHING = Range(low=0, best=0, high=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overhead:
+    """Bytes on one GPU that are neither weights nor cache, with the range in which they lie and how that is known."""
+
+    name: str
+    bytes: Range[int]
+    formula: str
+    knowledge: str = "estimated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +46,7 @@ class Overheads:
     """The parts, and their total, whose range is fitted on the sum: narrower than the sum of the parts' ranges."""
 
     parts: tuple[Overhead, ...]
-    total: Ends[int]
+    total: Range[int]
     notes: tuple[str, ...]
 
 
@@ -59,7 +69,7 @@ _MADE: dict[tuple[int, Deployment, int, int, str, float], tuple[Model, Overheads
 _MOST_MADE = 4096
 
 
-def total_overheads(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Ends[int]:
+def total_overheads(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Range[int]:
     """The total of `overheads` alone, without its parts and their words: for many contexts or splits."""
     if deployment.engine == "vllm":
         return _vllm_total(_Run.of(model, deployment, weights.stage, share), deployment, weights)
@@ -96,19 +106,19 @@ class _Run:
         return _Run(profile=run, parts=parts_gib(rule.coefficients, run, share), rule=rule, share=share)
 
 
-def _vllm_total(made: _Run, deployment: Deployment, weights: RankWeights) -> Ends[int]:
+def _vllm_total(made: _Run, deployment: Deployment, weights: RankWeights) -> Range[int]:
     """The fitted range of all parts, with speculation and what a tower without a configuration weighs."""
     estimated = weights.bytes / GIB if weights.knowledge == "estimated" else 0.0
     low, high = ends_gib(made.rule, made.parts, made.profile, estimated)
     head, unlisted = _speculation(made, deployment), _unlisted_tower(made.profile, weights)
-    return Ends(
+    return Range(
         low=_bytes(low) + head.low + unlisted.low,
         best=_bytes(made.parts.total) + head.best + unlisted.best,
         high=_bytes(high) + head.high + unlisted.high,
     )
 
 
-def _speculation(made: _Run, deployment: Deployment) -> Ends[int]:
+def _speculation(made: _Run, deployment: Deployment) -> Range[int]:
     """What proposing tokens takes beside the proposer's weights, which are among the weights."""
     if not deployment.speculative_tokens:
         return _NOTHING
@@ -116,7 +126,7 @@ def _speculation(made: _Run, deployment: Deployment) -> Ends[int]:
     layers = 0 if draft is None else 1 if draft.model is None else len(draft.model.layers)
     logits = run.seqs * run.shape.vocabulary
     graphs = made.parts.graphs * layers / max(1, run.shape.layers)
-    return Ends(
+    return Range(
         low=logits * _PROPOSED.low + _bytes(graphs * _DRAFT_GRAPHS.low),
         best=logits * _PROPOSED.best + _bytes(graphs * _DRAFT_GRAPHS.best),
         high=logits * _PROPOSED.high + _bytes(graphs * _DRAFT_GRAPHS.high),
@@ -154,7 +164,7 @@ def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable
     doubt = parts.activation_doubt
     yield Overhead(
         name="activation peak",
-        bytes=Ends(
+        bytes=Range(
             low=_bytes(max(0.0, min(parts.activation - rule.low * doubt, parts.lower_peak))),
             best=_bytes(parts.activation),
             high=_bytes(max(parts.activation + rule.high * doubt, parts.higher_peak)),
@@ -199,7 +209,7 @@ def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable
         )
 
 
-def _unlisted_tower(run: Profile, weights: RankWeights) -> Ends[int]:
+def _unlisted_tower(run: Profile, weights: RankWeights) -> Range[int]:
     """The weights of a tower that no configuration describes, where they are not among the weights."""
     made = run.shape.tower
     missing = made is not None and run.items > 0 and lacks_tower(made, weights)
@@ -287,8 +297,8 @@ def _vllm_notes(run: Profile, deployment: Deployment) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _around(value: float, doubt: float, rule: Fit) -> Ends[int]:
-    return Ends(
+def _around(value: float, doubt: float, rule: Fit) -> Range[int]:
+    return Range(
         low=_bytes(max(0.0, value - rule.low * doubt)), best=_bytes(value), high=_bytes(value + rule.high * doubt)
     )
 
@@ -303,15 +313,15 @@ def _added(parts: tuple[Estimate, ...], notes: tuple[str, ...]) -> Overheads:
     return Overheads(parts=found, total=_sum(part.bytes for part in found), notes=notes)
 
 
-def _lasting(parts: tuple[Estimate, ...]) -> Iterable[Ends[int]]:
+def _lasting(parts: tuple[Estimate, ...]) -> Iterable[Range[int]]:
     return (part.gib.map(_bytes) for part in parts if part.gib.high > 0)
 
 
-def _sum(parts: Iterable[Ends[int]]) -> Ends[int]:
+def _sum(parts: Iterable[Range[int]]) -> Range[int]:
     low = best = high = 0
     for one in parts:
         low, best, high = low + one.low, best + one.best, high + one.high
-    return Ends(low=low, best=best, high=high)
+    return Range(low=low, best=best, high=high)
 
 
 def _bytes(gib: float) -> int:

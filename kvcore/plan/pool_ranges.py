@@ -21,7 +21,7 @@ from kvcore.units import MAX_TOKENS
 
 # Below so many tokens a batch may be limited by the requests themselves.
 SHORT = 64
-Range = tuple[int, int]
+Span = tuple[int, int]
 # Bytes of each stage's pool at the safe end, at best guess and at the hopeful end.
 Sizes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
@@ -35,11 +35,11 @@ class PoolRanges:
     loaded: tuple[RankWeights, ...]
     share: float
     longest: int = MAX_TOKENS
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[Span, ...] = ()
     """Contexts within which the pool does not grow: in each, what fits at a length fits at every shorter one."""
     _pools: tuple[Pool, ...] | None = None
     _told: dict[int, Sizes] = field(default_factory=dict)
-    _points: dict[Range, tuple[list[int], list[Sizes]]] = field(default_factory=dict)
+    _points: dict[Span, tuple[list[int], list[Sizes]]] = field(default_factory=dict)
     _alike: tuple[int, ...] = ()
     """For each stage the first of those whose overheads are the same."""
 

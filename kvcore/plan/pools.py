@@ -19,16 +19,15 @@ from kvcore.errors import PlanError
 from kvcore.hardware import accelerator
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.ends import Ends
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.plan.overheads import Overheads, overheads
 from kvcore.plan.rank_weights import RankWeights, rank_weights
 from kvcore.plan.speculation import speculator_bytes, with_speculator
-from kvcore.size import Term
+from kvcore.terms import Range, Term
 
 _ANY_GPU = accelerator("h100-sxm")
 _SGLANG_STANDALONE, _SGLANG_HEAD = 6 * 1024, 2 * 1024
-NO_OVERHEADS = Overheads(parts=(), total=Ends(low=0, best=0, high=0), notes=())
+NO_OVERHEADS = Overheads(parts=(), total=Range(low=0, best=0, high=0), notes=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +45,7 @@ class Pool:
     usable_bytes: int
     weights_bytes: int
     overheads: Overheads
-    kv_bytes: Ends[int]
+    kv_bytes: Range[int]
     left_bytes: int
     terms: tuple[Term, ...]
     drafted: tuple[str, int] = ("", 0)
@@ -138,7 +137,7 @@ def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ..
             weights_bytes=loaded[stage].bytes if stage < len(loaded) else 0,
             drafted=speculator_bytes(loaded[stage]) if stage < len(loaded) else ("", 0),
             overheads=NO_OVERHEADS,
-            kv_bytes=Ends(low=kv_bytes, best=kv_bytes, high=kv_bytes),
+            kv_bytes=Range(low=kv_bytes, best=kv_bytes, high=kv_bytes),
             left_bytes=0,
             terms=(term,),
         )
@@ -146,15 +145,15 @@ def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ..
     )
 
 
-def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, over: Ends[int]) -> Ends[int]:
+def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, over: Range[int]) -> Range[int]:
     """The pool on one GPU of a stage: low where the overheads (in all) are high; negative where nothing is left."""
     total = deployment.gpu.memory_bytes
     if deployment.engine == "tensorrt-llm":
         exact = Fraction(str(share))
         low, best, high = (_part(total - weights.bytes - used, exact) for used in (over.high, over.best, over.low))
-        return Ends(low=low, best=best, high=high)
+        return Range(low=low, best=best, high=high)
     usable = _usable(deployment, share) - weights.bytes
-    return Ends(low=usable - over.high, best=usable - over.best, high=usable - over.low)
+    return Range(low=usable - over.high, best=usable - over.best, high=usable - over.low)
 
 
 def _usable(deployment: Deployment, share: float) -> int:
@@ -214,7 +213,7 @@ def _part(free: int, share: Fraction) -> int:
 
 
 def _left_term(
-    deployment: Deployment, share: float, usable: int, weights: RankWeights, over: Overheads, kv: Ends[int]
+    deployment: Deployment, share: float, usable: int, weights: RankWeights, over: Overheads, kv: Range[int]
 ) -> Term:
     text = f"{usable:,} − {weights.bytes:,} − {over.total.high:,} B"
     if deployment.engine == "tensorrt-llm":

@@ -22,11 +22,11 @@ from kvcore.plan.changes import (
     weight_formats,
 )
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.ends import Ends
 from kvcore.plan.hardware_changes import other_engines, other_gpus, replicas, splits
 from kvcore.plan.offload import Offload, host_memory_text, offload
 from kvcore.plan.plan import Plan, make_plan, starting
 from kvcore.plan.traffic import Traffic, expected
+from kvcore.terms import Range
 from kvcore.units import GIB, MAX_BATCH, plural
 
 # Host memory that an offer to offload is reckoned with.
@@ -59,7 +59,7 @@ class WhatIf:
     gain_best: float | None
     gain_words: str
     price: str
-    requests: Ends[int] | None
+    requests: Range[int] | None
     model: Model
     asked: int | None
     users: int | None = None
@@ -120,7 +120,7 @@ class _Gained:
     """A change that lets in more, before anything is said of it: most that are tried do not."""
 
     change: Change
-    requests: Ends[int]
+    requests: Range[int]
     gain: float | None
     gain_best: float | None
 
@@ -171,7 +171,7 @@ def _gain(before: Plan, after: Held, end: str) -> float | None:
     return float(now / was) if was else None
 
 
-def _exact(requests: Ends[int] | None, concurrency: Ends[Fraction] | None, by_sequences: bool, end: str) -> Fraction:
+def _exact(requests: Range[int] | None, concurrency: Range[Fraction] | None, by_sequences: bool, end: str) -> Fraction:
     """Requests at once as an exact number, or whole ones where a number of sequences is less than the memory."""
     if requests is None:
         return Fraction(0)

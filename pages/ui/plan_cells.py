@@ -7,9 +7,9 @@ from typing import Any
 import streamlit as st
 
 from kvcore.model import Model
-from kvcore.plan.ends import Ends
 from kvcore.plan.grid import Grid
 from kvcore.plan.sweep import sequences
+from kvcore.terms import Range
 from kvcore.units import MAX_BATCH, MAX_TOKENS, format_tokens
 from pages.ui import html_table, plan_answers, plan_grid, plan_said, plan_state, theme, variant_more
 from pages.ui import plan_words as words
@@ -118,7 +118,7 @@ def _table(case: Case, found: Grid) -> list[list[str]]:
     ]
 
 
-def _fits(users: int, ends: Ends[int]) -> str:
+def _fits(users: int, ends: Range[int]) -> str:
     return f"{users:,} {words.verdict(users, ends)}"
 
 

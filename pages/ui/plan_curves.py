@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvcore.plan.ends import Ends
+from kvcore.terms import Range
 from kvcore.units import format_tokens
 from pages.ui import plan_words as words
 from pages.ui.plain import in_chart
@@ -28,7 +28,7 @@ class Curve:
     """Requests at once at each context; the plan's own line is `main`."""
 
     name: str
-    most: Sequence[Ends[int]]
+    most: Sequence[Range[int]]
     main: bool = False
 
 

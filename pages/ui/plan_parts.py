@@ -9,8 +9,8 @@ import streamlit as st
 
 from kvcore.plan.basis import basis
 from kvcore.plan.bindings import beside_stated_pool
-from kvcore.plan.ends import Ends
 from kvcore.plan.hourly import hourly
+from kvcore.terms import Range
 from kvcore.units import GIB, MAX_TOKENS, format_bytes
 from pages.ui import notices, plan_answers, plan_memory, plan_said, state, theme, variant_more
 from pages.ui import plan_words as words
@@ -67,7 +67,7 @@ def _requests_line(case: Case) -> str:
     return said
 
 
-def _longest(longest: Ends[int]) -> str:
+def _longest(longest: Range[int]) -> str:
     return "any length" if longest.low >= MAX_TOKENS else words.span(longest)
 
 

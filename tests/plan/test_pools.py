@@ -13,16 +13,16 @@ from kvcore.errors import PlanError
 from kvcore.hardware import accelerator
 from kvcore.plan import pools as module
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.ends import Ends, Overhead
-from kvcore.plan.overheads import Overheads
+from kvcore.plan.overheads import Overhead, Overheads
 from kvcore.plan.pools import loaded_weights, pools, usable_share
 from kvcore.plan.rank_weights import RankWeights, rank_weights
+from kvcore.terms import Range
 from kvcore.units import GIB
 
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 GPU = replace(accelerator("h100-sxm"), reported_bytes=80 * GIB)
 WEIGHTS = (RankWeights(stage=0, bytes=14 * GIB, knowledge="exact", parts=(), formula="14 GiB"),)
-RANGE = Ends(low=GIB, best=2 * GIB, high=4 * GIB)
+RANGE = Range(low=GIB, best=2 * GIB, high=4 * GIB)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def plain(name: str = "vllm", **changes: Any) -> Deployment:
     return replace(Deployment(gpu=GPU, context=8192, engine=name), **changes)
 
 
-def left(deployment: Deployment) -> Ends[int]:
+def left(deployment: Deployment) -> Range[int]:
     (pool,) = pools(load(MISTRAL), deployment, loaded=WEIGHTS)
     return pool.kv_bytes
 
@@ -81,7 +81,7 @@ def test_tensorrt_llm_takes_a_share_of_what_is_free() -> None:
 
 @pytest.mark.parametrize("name", ["llama.cpp", "ollama", "transformers"])
 def test_engines_without_a_share_leave_all_that_remains(name: str) -> None:
-    assert left(plain(name)) == Ends(low=62 * GIB, best=64 * GIB, high=65 * GIB)
+    assert left(plain(name)) == Range(low=62 * GIB, best=64 * GIB, high=65 * GIB)
 
 
 def test_nothing_left_is_negative_and_whole() -> None:
@@ -90,7 +90,7 @@ def test_nothing_left_is_negative_and_whole() -> None:
 
 def test_a_stated_pool_is_that_pool_without_an_estimate() -> None:
     (pool,) = pools(load("RWKV/rwkv-4-7b-pile"), plain(kv_bytes=7 * GIB))
-    assert pool.kv_bytes == Ends(low=7 * GIB, best=7 * GIB, high=7 * GIB)
+    assert pool.kv_bytes == Range(low=7 * GIB, best=7 * GIB, high=7 * GIB)
     assert not pool.overheads.parts
 
 

@@ -22,7 +22,7 @@ from kvcore.engines.llamacpp.settings import (
 )
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.terms import Term
 
 
 class LlamaCpp:

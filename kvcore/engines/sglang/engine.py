@@ -20,7 +20,7 @@ from kvcore.engines.sglang.settings import (
 )
 from kvcore.model.memories import Attention, Indexer, State
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.terms import Term
 
 
 class SGLang:

@@ -19,7 +19,7 @@ from kvcore.engines.tensorrt_llm.settings import (
 from kvcore.errors import EngineError
 from kvcore.model.memories import Attention, Indexer, Latent
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.units import GIB
 
 

@@ -12,7 +12,7 @@ from kvcore.engines.transformers.settings import OPTIONS, VERSION, TransformersS
 from kvcore.errors import EngineError
 from kvcore.model.memories import State
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.units import MAX_TOKENS
 
 Knowledge = Literal["exact", "upper_bound", "estimated"]

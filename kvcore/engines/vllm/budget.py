@@ -12,7 +12,7 @@ from kvcore.engines.releases import release
 from kvcore.engines.vllm.flags import check_version
 from kvcore.engines.vllm.settings import VERSION, default_utilization
 from kvcore.errors import EngineError
-from kvcore.size import Term
+from kvcore.terms import Term
 
 # From this version the estimated CUDA-graph pool is taken off before the cache is sized. vLLM's own line says "default
 # since v0.21.0", but releases 0.20.0 and 0.20.2 print that line too (data/field/memory.jsonl), 0.19 does not.

@@ -24,7 +24,7 @@ from kvcore.engines.vllm.specs import block_size, layer_specs, resolve_format, s
 from kvcore.errors import EngineError
 from kvcore.model.memories import Latent
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.units import GIB
 
 

@@ -24,7 +24,7 @@ from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.rank_weights import LAYER_SPLIT
 from kvcore.plan.speculation import HEAD_ALONE, alone, proposer, speculator
-from kvcore.size import Term
+from kvcore.terms import Term
 
 # What llama.cpp's layout says where nobody counts it.
 _UNCOUNTED = "The cache of the draft head's own context is not counted."

@@ -21,7 +21,7 @@ from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import draft_deployment, llamacpp_context, with_draft
 from kvcore.plan.fill.settings import engine_settings
-from kvcore.size import Term
+from kvcore.terms import Term
 
 # Options that say what the slots share.
 FIXED = frozenset({"ctx_size", "kv_unified", "kv_unified_per_slot", "parallel", "num_parallel", "num_ctx", "tool"})

@@ -16,7 +16,7 @@ from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import draft_deployment, sglang_with_draft, with_draft
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.plan.speculation import speculator
-from kvcore.size import Term
+from kvcore.terms import Term
 
 
 class SglangFiller:

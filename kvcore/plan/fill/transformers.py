@@ -13,7 +13,7 @@ from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.settings import engine_settings
-from kvcore.size import Term
+from kvcore.terms import Term
 
 
 class TransformersFiller:

@@ -17,7 +17,7 @@ from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import vllm_groups
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.plan.speculation import speculator
-from kvcore.size import Term
+from kvcore.terms import Term
 
 
 @lru_cache(maxsize=512)
