@@ -10,6 +10,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
 N = TypeVar("N", int, float)
+# One of the three figures of a range.
 End = Literal["low", "best", "high"]
 
 
@@ -90,3 +91,7 @@ class Range(Generic[T]):
     def __rmul__(self: Range[N], factor: N) -> Range[N]:
         """The range times a factor that is not negative."""
         return self * factor
+
+
+# The names of the three, to ask a question for each of them: ENDS.map(lambda end: …).
+ENDS: Range[End] = Range(low="low", best="best", high="high")

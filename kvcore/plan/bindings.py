@@ -102,7 +102,7 @@ def _allowed(basis: Basis, filler: Filler, most: int, fills: Range[Fill] | None)
 def _cache(basis: Basis, filler: Filler, users: int | None, requests: Range[int]) -> str:
     context, replicas, held = basis.deployment.context, basis.deployment.dp, requests.low
     hope = f" At best guess it holds {requests.best:,}." if requests.best >= (users or 1) > held else ""
-    stage = filler.tightest(context, sizes(basis.pools)[0])
+    stage = filler.tightest(context, sizes(basis.pools).low)
     one, left = filler.request_bytes(context)[stage], max(0, basis.pools[stage].kv_bytes.low)
     end = "" if basis.deployment.kv_bytes is not None else " at the safe end"
     where = "a GPU" if len(basis.pools) == 1 else f"a GPU of stage {stage}"

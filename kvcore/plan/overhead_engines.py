@@ -27,7 +27,7 @@ COLLECTIVES = Range(low=0.3, best=0.8, high=2.0)
 # SGLang's, measured before its weights are loaded: of GPUs with links of their own and of others (two, four and eight
 # ranks, data/field/memory_sglang.jsonl).
 LINKED_RANKS, OTHER_RANKS = Range(low=0.8, best=1.7, high=2.6), Range(low=0.1, best=0.3, high=1.0)
-NOTHING = Range(low=0.0, best=0.0, high=0.0)
+NOTHING = Range.exactly(0.0)
 # llama.cpp computes in 32 bits (graph of a layer, llama-graph.cpp): gate, up, their product and five residual rows.
 _F32, _RESIDUAL_ROWS, _MASK_BYTES = 4, 5, 2
 # Ollama keeps this much of every GPU free (discover: gpuMinimumMemory, 457 MiB).
@@ -55,10 +55,6 @@ class Estimates:
     notes: tuple[str, ...] = ()
 
 
-def _times(ends: Range[float], factor: float) -> Range[float]:
-    return ends.map(lambda value: value * factor)
-
-
 def _driver(deployment: Deployment) -> Estimate:
     known = deployment.gpu.vendor == "NVIDIA" and not deployment.gpu.unified_memory
     return Estimate(
@@ -75,11 +71,7 @@ def _has_ranks(model: Model, deployment: Deployment) -> bool:
 def _runtime(model: Model, deployment: Deployment, collectives: Range[float] = COLLECTIVES) -> Estimate:
     # Replicas of a mixture exchange what their experts need; others are servers of their own.
     several = _has_ranks(model, deployment)
-    gib = Range(
-        low=CONTEXT.low + several * collectives.low,
-        best=CONTEXT.best + several * collectives.best,
-        high=CONTEXT.high + several * collectives.high,
-    )
+    gib = CONTEXT + collectives if several else CONTEXT
     text = f"a context of {CONTEXT.best:g} GiB"
     if several:
         text += f" + {collectives.best:g} GiB for collectives"
@@ -89,7 +81,7 @@ def _runtime(model: Model, deployment: Deployment, collectives: Range[float] = C
 def _sglang(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Estimates:
     ranks = OTHER_RANKS if deployment.gpu.link_name is None else LINKED_RANKS
     parts = tuple(
-        Estimate(name=part.name, gib=_times(part.gib, share), formula=f"{part.formula}, × {share:g}")
+        Estimate(name=part.name, gib=part.gib * share, formula=f"{part.formula}, × {share:g}")
         for part in (_driver(deployment), _runtime(model, deployment, ranks))
     )
     note = "Activations and CUDA graphs live in the share that SGLang leaves free (mem_fraction_static)."
@@ -115,7 +107,7 @@ def _tensorrt(model: Model, deployment: Deployment, weights: RankWeights, share:
         parts.append(
             Estimate(
                 name="workspaces",
-                gib=_times(_TRT_MIXTURE, total),
+                gib=_TRT_MIXTURE * total,
                 formula=f"{_TRT_MIXTURE.best:.0%} of {total:.2f} GiB for a mixture over several ranks, by one log",
             )
         )

@@ -28,7 +28,7 @@ from kvcore.units import GIB
 _PROPOSED = Range(low=0, best=2, high=6)
 # Graphs of a draft's layers, as a share of as many layers of the model's.
 _DRAFT_GRAPHS = Range(low=0.0, best=1.0, high=2.0)
-_NOTHING = Range(low=0, best=0, high=0)
+_NOTHING = Range.exactly(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def total_overheads(model: Model, deployment: Deployment, weights: RankWeights, 
     """The total of `overheads` alone, without its parts and their words: for many contexts or splits."""
     if deployment.engine == "vllm":
         return _vllm_total(_Run.of(model, deployment, weights.stage, share), deployment, weights)
-    return _sum(_lasting(ESTIMATES[deployment.engine](model, deployment, weights, share).parts))
+    return sum(_lasting(ESTIMATES[deployment.engine](model, deployment, weights, share).parts), _NOTHING)
 
 
 def _overheads(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Overheads:
@@ -110,12 +110,8 @@ def _vllm_total(made: _Run, deployment: Deployment, weights: RankWeights) -> Ran
     """The fitted range of all parts, with speculation and what a tower without a configuration weighs."""
     estimated = weights.bytes / GIB if weights.knowledge == "estimated" else 0.0
     low, high = ends_gib(made.rule, made.parts, made.profile, estimated)
-    head, unlisted = _speculation(made, deployment), _unlisted_tower(made.profile, weights)
-    return Range(
-        low=_bytes(low) + head.low + unlisted.low,
-        best=_bytes(made.parts.total) + head.best + unlisted.best,
-        high=_bytes(high) + head.high + unlisted.high,
-    )
+    rule = Range(low=low, best=made.parts.total, high=high).map(_bytes)
+    return rule + _speculation(made, deployment) + _unlisted_tower(made.profile, weights)
 
 
 def _speculation(made: _Run, deployment: Deployment) -> Range[int]:
@@ -126,11 +122,7 @@ def _speculation(made: _Run, deployment: Deployment) -> Range[int]:
     layers = 0 if draft is None else 1 if draft.model is None else len(draft.model.layers)
     logits = run.seqs * run.shape.vocabulary
     graphs = made.parts.graphs * layers / max(1, run.shape.layers)
-    return Range(
-        low=logits * _PROPOSED.low + _bytes(graphs * _DRAFT_GRAPHS.low),
-        best=logits * _PROPOSED.best + _bytes(graphs * _DRAFT_GRAPHS.best),
-        high=logits * _PROPOSED.high + _bytes(graphs * _DRAFT_GRAPHS.high),
-    )
+    return _PROPOSED * logits + (_DRAFT_GRAPHS * graphs).map(_bytes)
 
 
 def _vllm(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Overheads:
@@ -165,10 +157,10 @@ def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable
     yield Overhead(
         name="activation peak",
         bytes=Range(
-            low=_bytes(max(0.0, min(parts.activation - rule.low * doubt, parts.lower_peak))),
-            best=_bytes(parts.activation),
-            high=_bytes(max(parts.activation + rule.high * doubt, parts.higher_peak)),
-        ),
+            low=max(0.0, min(parts.activation - rule.low * doubt, parts.lower_peak)),
+            best=parts.activation,
+            high=max(parts.activation + rule.high * doubt, parts.higher_peak),
+        ).map(_bytes),
         formula=_peak_formula(run, fit),
     )
     runtime = parts.context + parts.collective
@@ -298,9 +290,8 @@ def _vllm_notes(run: Profile, deployment: Deployment) -> tuple[str, ...]:
 
 
 def _around(value: float, doubt: float, rule: Fit) -> Range[int]:
-    return Range(
-        low=_bytes(max(0.0, value - rule.low * doubt)), best=_bytes(value), high=_bytes(value + rule.high * doubt)
-    )
+    gib = Range(low=max(0.0, value - rule.low * doubt), best=value, high=value + rule.high * doubt)
+    return gib.map(_bytes)
 
 
 def _added(parts: tuple[Estimate, ...], notes: tuple[str, ...]) -> Overheads:
@@ -310,18 +301,11 @@ def _added(parts: tuple[Estimate, ...], notes: tuple[str, ...]) -> Overheads:
         for part in parts
         if part.gib.high > 0
     )
-    return Overheads(parts=found, total=_sum(part.bytes for part in found), notes=notes)
+    return Overheads(parts=found, total=sum((part.bytes for part in found), _NOTHING), notes=notes)
 
 
 def _lasting(parts: tuple[Estimate, ...]) -> Iterable[Range[int]]:
     return (part.gib.map(_bytes) for part in parts if part.gib.high > 0)
-
-
-def _sum(parts: Iterable[Range[int]]) -> Range[int]:
-    low = best = high = 0
-    for one in parts:
-        low, best, high = low + one.low, best + one.best, high + one.high
-    return Range(low=low, best=best, high=high)
 
 
 def _bytes(gib: float) -> int:

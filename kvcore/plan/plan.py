@@ -110,8 +110,7 @@ def _plan(
     fills: Range[Fill] | None = None,
 ) -> Plan:
     replicas = base.deployment.dp
-    low, best, high = sizes(base.pools)
-    kv_bytes = Range(low=min(low), best=min(best), high=min(high))
+    kv_bytes = sizes(base.pools).map(min)
     return Plan(
         model=base.model,
         deployment=base.deployment,
@@ -169,7 +168,7 @@ def _terms(base: Basis, layout: Layout | None, fills: Range[Fill] | None, reques
         terms += layout.terms
     if fills is None or base.filler is None:
         return tuple(terms)
-    terms += base.filler.terms(base.deployment.context, sizes(base.pools)[0])
+    terms += base.filler.terms(base.deployment.context, sizes(base.pools).low)
     replicas, most = base.deployment.dp, base.filler.sequences
     each = fills.low.requests if most is None else min(fills.low.requests, most)
     text = f"{fills.low.requests:,} a replica"

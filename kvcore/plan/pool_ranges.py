@@ -7,6 +7,7 @@ some ranges they rise with the context or stay, so where two lengths of a range 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -17,13 +18,14 @@ from kvcore.plan.overhead_engines import BY_STAGE
 from kvcore.plan.overheads import total_overheads
 from kvcore.plan.pools import Pool, left_for_cache, pools
 from kvcore.plan.rank_weights import RankWeights
+from kvcore.terms import Range
 from kvcore.units import MAX_TOKENS
 
 # Below so many tokens a batch may be limited by the requests themselves.
 SHORT = 64
 Span = tuple[int, int]
-# Bytes of each stage's pool at the safe end, at best guess and at the hopeful end.
-Sizes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+# Bytes of each stage's pool.
+Sizes = Range[tuple[int, ...]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class PoolRanges:
     def _sizes(self, context: int) -> Sizes:
         if self.deployment.kv_bytes is not None:
             stages = (self.deployment.kv_bytes,) * max(self.deployment.pp, len(self.loaded))
-            return stages, stages, stages
+            return Range.exactly(stages)
         span = next((one for one in self.ranges if context <= one[1]), (context, context))
         points = self._points.setdefault(span, ([], []))
         if points[0] and context not in points[0]:
@@ -102,4 +104,11 @@ class PoolRanges:
             left_for_cache(own, self.share, weights, totals[stage])
             for weights, stage in zip(self.loaded, self._alike, strict=True)
         ]
-        return tuple(one.low for one in left), tuple(one.best for one in left), tuple(one.high for one in left)
+        return by_stage(left)
+
+
+def by_stage(left: Sequence[Range[int]]) -> Sizes:
+    """The range of all stages' pools together from that of each stage."""
+    return Range(
+        low=tuple(one.low for one in left), best=tuple(one.best for one in left), high=tuple(one.high for one in left)
+    )

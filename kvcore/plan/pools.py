@@ -27,7 +27,7 @@ from kvcore.terms import Range, Term
 
 _ANY_GPU = accelerator("h100-sxm")
 _SGLANG_STANDALONE, _SGLANG_HEAD = 6 * 1024, 2 * 1024
-NO_OVERHEADS = Overheads(parts=(), total=Range(low=0, best=0, high=0), notes=())
+NO_OVERHEADS = Overheads(parts=(), total=Range.exactly(0), notes=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ..
             weights_bytes=loaded[stage].bytes if stage < len(loaded) else 0,
             drafted=speculator_bytes(loaded[stage]) if stage < len(loaded) else ("", 0),
             overheads=NO_OVERHEADS,
-            kv_bytes=Range(low=kv_bytes, best=kv_bytes, high=kv_bytes),
+            kv_bytes=Range.exactly(kv_bytes),
             left_bytes=0,
             terms=(term,),
         )
@@ -150,10 +150,8 @@ def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, o
     total = deployment.gpu.memory_bytes
     if deployment.engine == "tensorrt-llm":
         exact = Fraction(str(share))
-        low, best, high = (_part(total - weights.bytes - used, exact) for used in (over.high, over.best, over.low))
-        return Range(low=low, best=best, high=high)
-    usable = _usable(deployment, share) - weights.bytes
-    return Range(low=usable - over.high, best=usable - over.best, high=usable - over.low)
+        return (total - weights.bytes - over).map(lambda free: _part(free, exact))
+    return _usable(deployment, share) - weights.bytes - over
 
 
 def _usable(deployment: Deployment, share: float) -> int:

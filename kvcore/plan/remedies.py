@@ -81,7 +81,7 @@ def _least_pool(model: Model, deployment: Deployment, users: int | None, plan: P
     base = basis(model, replace(deployment, kv_bytes=high))
     if base.filler is None or base.by_context is None or not base.filler.keeps_cache:
         return None
-    stages = len(base.by_context.at(deployment.context)[0])
+    stages = len(base.by_context.at(deployment.context).low)
 
     def enough(size: int) -> bool:
         return base.filler is not None and base.filler.holds(deployment.context, each, (size,) * stages)

@@ -266,5 +266,4 @@ def _hosts(model: Model, deployment: Deployment, planned: int) -> Iterator[Point
         return
     for gib in sorted({*_HOST_GIB, planned}):
         more = min(MAX_BATCH, deployment.dp * moved.idle_requests(gib * GIB))
-        low, best, high = (one + more for one in (held.low, held.best, held.high))
-        yield Point(name=f"{gib:,}", most=Range(low=low, best=best, high=high), now=gib == planned)
+        yield Point(name=f"{gib:,}", most=held + more, now=gib == planned)

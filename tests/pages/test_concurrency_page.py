@@ -428,7 +428,7 @@ def test_cells_and_edges_of_the_heat_map() -> None:
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_the_heat_map_says_what_the_grid_says(name: str) -> None:
     found = Grid(
-        contexts=(1024, 2048), users=(1, 2, 4), most=(Range(low=2, best=3, high=4), Range(low=1, best=1, high=1)),
+        contexts=(1024, 2048), users=(1, 2, 4), most=(Range(low=2, best=3, high=4), Range.exactly(1)),
         fits=np.array([[2, 2], [2, 0], [1, 0]], dtype=np.int8), limits=(),
     )  # fmt: skip
     chart, alt = plan_grid.grid_chart(
@@ -456,7 +456,7 @@ def test_the_grid_of_the_screen_is_the_plans() -> None:
 
 def test_names_of_curves_have_room_beside_them_and_stand_apart() -> None:
     many = ["as planned", "TP 8 with DCP 8", "H200 SXM 141GB", "turboquant_4bit_nc cache", "turboquant_k3v4_nc cache"]
-    same = [Range(low=8, best=8, high=8), Range(low=4, best=4, high=4)]
+    same = [Range.exactly(8), Range.exactly(4)]
     lines = [plan_curves.Curve(name=name, most=same, main=not at) for at, name in enumerate(many)]
     made = plan_curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.LIGHT)
     assert made is not None
@@ -477,10 +477,8 @@ def test_names_of_curves_have_room_beside_them_and_stand_apart() -> None:
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_curves_are_drawn_and_said(name: str) -> None:
     lines = [
-        plan_curves.Curve(
-            name="as planned", most=[Range(low=8, best=8, high=8), Range(low=4, best=4, high=4)], main=True
-        ),
-        plan_curves.Curve(name="<b>fp8</b>", most=[Range(low=16, best=16, high=16), Range(low=0, best=0, high=0)]),
+        plan_curves.Curve(name="as planned", most=[Range.exactly(8), Range.exactly(4)], main=True),
+        plan_curves.Curve(name="<b>fp8</b>", most=[Range.exactly(16), Range.exactly(0)]),
     ]
     made = plan_curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.PALETTES[name])
     assert made is not None
@@ -488,7 +486,7 @@ def test_curves_are_drawn_and_said(name: str) -> None:
     assert list(chart.checked.data[1].y) == [16]
     assert "&lt;b&gt;fp8" in str(chart.to_dict())
     assert "as planned: 8 at 4K" in alt
-    nothing = [plan_curves.Curve(name="x", most=[Range(low=0, best=0, high=0)])]
+    nothing = [plan_curves.Curve(name="x", most=[Range.exactly(0)])]
     assert plan_curves.curves_chart(nothing, (4096,), tokens=1, users=1, colours=theme.LIGHT) is None
 
 
@@ -506,7 +504,7 @@ def test_splits_in_words(split: Split, said: str) -> None:
 
 def test_ranges_in_words() -> None:
     assert words.span(Range(low=41, best=42, high=43)) == "41–43"
-    assert words.span(Range(low=5, best=5, high=5)) == "5"
+    assert words.span(Range.exactly(5)) == "5"
     assert words.span_bytes(Range(low=51 * GIB, best=52 * GIB, high=54 * GIB)) == "51.0–54.0 GiB"
     assert words.span_bytes(Range(low=-GIB, best=0, high=GIB)) == "0.0–1.0 GiB"
     assert words.factor(2) == "2.0×"
@@ -721,9 +719,7 @@ def test_a_lever_that_the_engine_does_not_have_says_so() -> None:
 
 BARS = [
     plan_sweep_chart.Bar(name="<b>x</b>", most=Range(low=10, best=11, high=12), now=True),
-    plan_sweep_chart.Bar(
-        name="a name that is longer than one line", most=Range(low=200, best=200, high=200), now=False
-    ),
+    plan_sweep_chart.Bar(name="a name that is longer than one line", most=Range.exactly(200), now=False),
 ]
 
 

@@ -90,7 +90,7 @@ def test_nothing_left_is_negative_and_whole() -> None:
 
 def test_a_stated_pool_is_that_pool_without_an_estimate() -> None:
     (pool,) = pools(load("RWKV/rwkv-4-7b-pile"), plain(kv_bytes=7 * GIB))
-    assert pool.kv_bytes == Range(low=7 * GIB, best=7 * GIB, high=7 * GIB)
+    assert pool.kv_bytes == Range.exactly(7 * GIB)
     assert not pool.overheads.parts
 
 
