@@ -11,7 +11,7 @@ from functools import lru_cache
 from kvcore.engines.base import Capacity, Common, Layout
 from kvcore.engines.registry import NAMES, engine
 from kvcore.errors import KVCoreError
-from kvcore.hardware import Accelerator
+from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
 
 

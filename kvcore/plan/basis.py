@@ -10,6 +10,7 @@ from functools import lru_cache
 from kvcore.errors import EngineError, KVCoreError, PlanError, UnitError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
+from kvcore.model.weight_formats import weight_format
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import Fill, Filler, filler
 from kvcore.plan.machines import not_followed
@@ -19,7 +20,6 @@ from kvcore.plan.shards import check
 from kvcore.plan.speculation import refused as not_speculated
 from kvcore.terms import End, Range
 from kvcore.units import MAX_BATCH, MAX_TOKENS
-from kvcore.weight_formats import weight_format
 
 NONE = Range.exactly(0)
 # A guess is mostly off by less than a block; beyond that, steps grow fast.

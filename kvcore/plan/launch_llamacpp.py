@@ -6,11 +6,11 @@ from kvcore.engines.llamacpp import LLAMACPP
 from kvcore.engines.llamacpp.settings import LlamaCppSettings
 from kvcore.engines.ollama import OLLAMA, OllamaSettings
 from kvcore.model.model import Model
+from kvcore.model.weight_formats import weight_format
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.draft import Draft
 from kvcore.plan.launch_model import gguf_file
 from kvcore.plan.launch_words import Command, other_weights, put, stem, stored_format
-from kvcore.weight_formats import weight_format
 
 OLLAMA_NAME = "kv-plan"
 

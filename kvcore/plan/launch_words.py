@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
+from kvcore.model.weight_formats import weight_format
 from kvcore.plan.deployment import Deployment
-from kvcore.weight_formats import weight_format
 
 # What stands for a model whose name cannot be shown safely.
 PLACEHOLDER = "MODEL"

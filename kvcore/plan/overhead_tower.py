@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kvcore import catalogue
 from kvcore.model.model import Model
 from kvcore.plan.rank_weights import TOWERS, RankWeights
+from kvcore.sources import catalogue
 from kvcore.terms import Range
 
 _CONFIGS = ("vision_config", "audio_config")

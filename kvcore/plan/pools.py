@@ -16,7 +16,7 @@ from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
 from kvcore.engines.tensorrt_llm.settings import FREE_GPU_MEMORY_FRACTION
 from kvcore.engines.vllm.settings import default_utilization
 from kvcore.errors import PlanError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.settings import engine_settings

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from kvcore.engines.vllm.settings import has_small_defaults
 from kvcore.errors import EngineError, KVCoreError
-from kvcore.hardware import Accelerator, accelerator
+from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.memories import Attention, Latent
 from kvcore.model.model import Model
 from kvcore.plan.basis import Basis, basis

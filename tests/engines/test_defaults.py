@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from kvcore import catalogue, cli
+from kvcore.cli import main
 from kvcore.engines.llamacpp.settings import UBATCH_SIZE
 from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, MAX_NUM_TOKENS
 from kvcore.engines.vllm.settings import default_utilization
-from kvcore.hardware import accelerator, accelerators
+from kvcore.hardware.gpus import accelerator, accelerators
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import filler
@@ -23,6 +23,7 @@ from kvcore.plan.overheads import Overheads, overheads
 from kvcore.plan.pools import usable_share
 from kvcore.plan.rank_weights import rank_weights
 from kvcore.plan.sharing import batched_tokens
+from kvcore.sources import catalogue
 
 LLAMA_8B, GEMMA_27B = "meta-llama/Llama-3.1-8B-Instruct", "google/gemma-3-27b-it"
 VISION_11B = "meta-llama/Llama-3.2-11B-Vision-Instruct"
@@ -105,7 +106,7 @@ def test_the_batch_of_vllm_is_one_in_every_layer(model_id: str, version: str | N
 def test_one_plan_has_one_batch(capsys: pytest.CaptureFixture[str]) -> None:
     """It once took 8,192 tokens for activations and 16,384 for windows."""
     words = ["--gpu", "b200", "--gpus", "1", "--context", "32K", "--engine-version", "0.20.0", "--json"]
-    assert cli.main(["plan", GEMMA_27B, *words]) == 0
+    assert main.main(["plan", GEMMA_27B, *words]) == 0
     answer = json.loads(capsys.readouterr().out)
     peak = next(term["formula"] for term in answer["terms"] if term["name"] == "activation peak")
     assert "8,192 tokens ×" in peak

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kvcore import catalogue
 from kvcore.engines.releases import is_among, release
 from kvcore.errors import EngineError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.deployment import Deployment
+from kvcore.sources import catalogue
 
 # Engine, releases that are followed, others.
 RELEASES = (

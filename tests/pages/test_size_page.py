@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore import catalogue
 from kvcore.engines.registry import NAMES
 from kvcore.engines.reserve import reserve
-from kvcore.hardware import accelerator
-from kvcore.scenario import DEFAULT_MODEL, Scenario, encode_config
+from kvcore.hardware.gpus import accelerator
+from kvcore.scenario.scenario import DEFAULT_MODEL, Scenario, encode_config
 from kvcore.size import size
+from kvcore.sources import catalogue
 from kvcore.units import GIB, format_bytes
-from pages.ui import trio_launch
-from pages.ui import trio_words as text
+from pages.ui.size import reserved
+from pages.ui.size import words as text
 from tests.pages.rendered import rendered
 
 APP = str(Path(__file__).parents[2] / "app.py")
@@ -240,7 +240,7 @@ def test_the_trio_is_what_kvcore_says(name: str, model_id: str) -> None:
     reported = f"Reported by {label}" if expected.capacity.log_lines else f"Room in {label}"
     assert shown[reported] == f"{expected.capacity.kv_cache_size_tokens:,} tokens"
     codes = [code.value for code in at.code]
-    made = trio_launch.command(
+    made = reserved.command(
         model, name, expected.layout.max_model_len, "auto", 1, accelerator(Scenario().gpu), 200 * GIB
     )
     assert not isinstance(made, str)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from kvcore.engines.base import check_whole
 from kvcore.engines.releases import is_among, release
 from kvcore.errors import EngineError
-from kvcore.hardware import Accelerator
+from kvcore.hardware.gpus import Accelerator
 from kvcore.units import GIB, MAX_TOKENS, check_tokens
 
 VERSION = "0.33.0"
