@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from kvcore.terms import Range
 
 
-# Options of one engine that every deployment has under a name of its own, by the field of the engine's settings.
-_OWN_NAMES = {
-    "mem_fraction_static": "utilization",
-    "free_gpu_memory_fraction": "utilization",
-    "max_running_requests": "max_num_seqs",
-    "chunked_prefill_size": "max_num_batched_tokens",
-    "num_speculative_tokens": "speculative_tokens",
-    "disable_cuda_graph": "enforce_eager",
-    "enable_dp_attention": "dp_attention",
-    "enable_attention_dp": "dp_attention",
-}
-
-
 def add(commands: Any) -> None:
     """Add the command; each engine's own options are read once it is known which engine is meant."""
     command = commands.add_parser(
@@ -119,10 +106,11 @@ def _deployment(options: argparse.Namespace) -> Deployment:
         "dp_attention": options.dp_attention,
     }
     tp, dp = _attention_ranks(own, _side(options, "tp"), _side(options, "dp"))
-    for name, ours in _OWN_NAMES.items():
-        if name in own:
-            common[ours] = own.pop(name)
-    no_prefixes = own.pop("no_prefix_caching", False) or own.pop("disable_radix_cache", False)
+    common |= {"prefix_caching": not options.no_prefix_caching}
+    for option in chosen.options:
+        if option.means is not None and option.field in own:
+            value = own.pop(option.field)
+            common[option.means] = option.says if option.kind == "switch" else value
     context = parse_tokens(options.context, "--context")
     if context < 1:
         raise UnitError("--context: 0 tokens are no request")
@@ -140,7 +128,6 @@ def _deployment(options: argparse.Namespace) -> Deployment:
         engine_version=options.engine_version,
         kv_dtype=options.kv_dtype,
         weight_format=None if options.weight_format is None else weight_format(options.weight_format).name,
-        prefix_caching=not (options.no_prefix_caching or no_prefixes),
         kv_bytes=read_memory(options.kv_bytes, options.kv_gib),
         options=tuple(sorted(own.items())),
         **common,

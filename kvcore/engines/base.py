@@ -73,7 +73,10 @@ class Capacity:
 class Option:
     """One flag of an engine on our command line and in our screens, under the engine's own name.
 
-    `kind` says what is read: a whole number, a text, a fraction, or a switch; `field` is the settings' field.
+    `kind` says what is read: a whole number, a text, a fraction, or a switch; `field` is its name in settings, in
+    addresses and in a deployment's `options`. Where every engine has the same thing under a name of its own, `means` is
+    the deployment's field for it, and `says` what a switch then says of that field. `turns_off` is the settings' field
+    that a switch makes false, where it is not one of its own.
     """
 
     flag: str
@@ -81,6 +84,9 @@ class Option:
     kind: Literal["integer", "text", "fraction", "switch"]
     help: str
     choices: tuple[str, ...] = ()
+    means: str | None = None
+    says: bool = True
+    turns_off: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

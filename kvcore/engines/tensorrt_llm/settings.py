@@ -29,11 +29,11 @@ OPTIONS = (
     Option(flag="--tokens-per-block", field="tokens_per_block", kind="integer", help="tokens a block"),
     Option(flag="--max-tokens", field="max_tokens", kind="integer", help="most tokens in a pool"),
     Option(flag="--free-gpu-memory-fraction", field="free_gpu_memory_fraction", kind="fraction",
-           help="share of the free memory for the cache"),
+           help="share of the free memory for the cache", means="utilization"),
     Option(flag="--max-attention-window", field="max_attention_window", kind="text",
            help="windows of the layers, a pattern that repeats: 128,131072"),
     Option(flag="--enable-attention-dp", field="enable_attention_dp", kind="switch",
-           help="attention data-parallel inside the tensor-parallel ranks"),
+           help="attention data-parallel inside the tensor-parallel ranks", means="dp_attention"),
 )  # fmt: skip
 
 

@@ -13,32 +13,55 @@ from kvcore.model.model import Model
 
 OPTIONS = (
     Option(flag="--block-size", field="block_size", kind="integer", help="tokens a block"),
-    Option(flag="--max-num-batched-tokens", field="max_num_batched_tokens", kind="integer", help="tokens a step"),
-    Option(flag="--no-prefix-caching", field="no_prefix_caching", kind="switch", help="keep no blocks of past prompts"),
+    Option(
+        flag="--max-num-batched-tokens",
+        field="max_num_batched_tokens",
+        kind="integer",
+        help="tokens a step",
+        means="max_num_batched_tokens",
+    ),
+    Option(
+        flag="--no-prefix-caching",
+        field="no_prefix_caching",
+        kind="switch",
+        help="keep no blocks of past prompts",
+        means="prefix_caching",
+        says=False,
+        turns_off="enable_prefix_caching",
+    ),
     Option(
         flag="--disable-hybrid-kv-cache-manager",
         field="disable_hybrid_kv_cache_manager",
         kind="switch",
         help="give windows beside full attention blocks for every token",
     ),
-    Option(flag="--no-async-scheduling", field="no_async_scheduling", kind="switch", help="one batch in flight"),
-    Option(flag="--num-speculative-tokens", field="num_speculative_tokens", kind="integer", help="proposed tokens"),
+    Option(
+        flag="--no-async-scheduling",
+        field="no_async_scheduling",
+        kind="switch",
+        help="one batch in flight",
+        turns_off="async_scheduling",
+    ),
+    Option(
+        flag="--num-speculative-tokens",
+        field="num_speculative_tokens",
+        kind="integer",
+        help="proposed tokens",
+        means="speculative_tokens",
+    ),
     Option(flag="--mtp-layers", field="mtp_layers", kind="integer", help="layers of a multi-token-prediction head"),
     Option(
         flag="--cpu-without-avx512-bf16",
         field="cpu_without_avx512_bf16",
         kind="switch",
         help="a CPU on which recurrent states stay in 16 bits",
+        turns_off="cpu_avx512_bf16",
     ),
     Option(
         flag="--num-gpu-blocks-override", field="num_gpu_blocks_override", kind="integer", help="blocks of the pool"
     ),
 )
-_NEGATIONS = {
-    "no_prefix_caching": "enable_prefix_caching",
-    "no_async_scheduling": "async_scheduling",
-    "cpu_without_avx512_bf16": "cpu_avx512_bf16",
-}
+_NEGATIONS = {option.field: option.turns_off for option in OPTIONS if option.turns_off is not None}
 
 
 def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> VllmSettings:
