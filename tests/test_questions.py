@@ -13,11 +13,11 @@ import pytest
 
 from kvcore.cli.main import main
 from kvcore.cli.plan import plan_as_dict
+from kvcore.deployment import Deployment
 from kvcore.evidence.questions import Figure, Question, links, questions
 from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model
 from kvcore.plan.answers import least_utilization
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import grid
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.traffic import Traffic, expected

@@ -16,9 +16,8 @@ from kvcore.units import MAX_BATCH, format_bytes, parse_tokens
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kvcore.deployment import Deployment, Draft
     from kvcore.model.model import Model
-    from kvcore.plan.deployment import Deployment
-    from kvcore.plan.draft import Draft
     from kvcore.plan.plan import Plan
     from kvcore.plan.pools import Pool
     from kvcore.plan.shards import Shard
@@ -90,10 +89,10 @@ def _run(options: argparse.Namespace) -> None:
 
 def _deployment(options: argparse.Namespace) -> Deployment:
     """What was asked for, before the GPUs are split; UnitError, EngineError or HardwareError for what cannot be."""
+    from kvcore.deployment import Deployment
     from kvcore.formats import kv_format
     from kvcore.hardware.gpus import accelerator
     from kvcore.model.weight_formats import weight_format
-    from kvcore.plan.deployment import Deployment
 
     chosen = engine(options.engine)
     own = dict(engine_values(chosen, options.unknown))
@@ -149,8 +148,8 @@ def _speculating(model: Model, wanted: Deployment, options: argparse.Namespace) 
 
 
 def _draft(options: argparse.Namespace) -> Draft | None:
+    from kvcore.deployment import OWN_HEAD, Draft
     from kvcore.model.weight_formats import weight_format
-    from kvcore.plan.draft import OWN_HEAD, Draft
     from kvcore.sources import files
 
     if options.draft is None:
@@ -290,7 +289,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
     """The stable JSON form of a plan. Memory is that of one GPU; figures without a range are best guesses."""
     from kvcore.hardware.prices import hourly
     from kvcore.plan.answers import least_utilization
-    from kvcore.plan.speculation import proposer
+    from kvcore.ranks.speculation import proposer
 
     deployment, tightest = plan.deployment, _tightest(plan)
     price = hourly(deployment.gpu, deployment.gpus)

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
+from kvcore.deployment import Deployment
 from kvcore.errors import EngineError, KVCoreError, PlanError, UnitError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import weight_format
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import Fill, Filler, filler
 from kvcore.plan.machines import not_followed
 from kvcore.plan.pool_ranges import PoolRanges, Sizes, by_stage
 from kvcore.plan.pools import Pool, check_known, loaded_weights, usable_share
 from kvcore.plan.shards import check
-from kvcore.plan.speculation import refused as not_speculated
+from kvcore.ranks.speculation import refused as not_speculated
 from kvcore.terms import End, Range
 from kvcore.units import MAX_BATCH, MAX_TOKENS
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kvcore.deployment import Deployment
 from kvcore.engines.llamacpp.settings import MAX_SLOTS
 from kvcore.engines.registry import engine
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.llamacpp import FIXED
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.plan.launch_llamacpp import llamacpp, ollama

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from kvcore.deployment import Deployment
 from kvcore.engines.llamacpp.settings import LlamaCppSettings, micro_batch
 from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, MAX_NUM_TOKENS
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.overhead_shape import shape
-from kvcore.plan.rank_weights import RankWeights
-from kvcore.plan.speculation import speculator
+from kvcore.ranks.speculation import speculator
+from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Range
 from kvcore.units import GIB
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvcore.deployment import Deployment
 from kvcore.engines.releases import release
 from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
 from kvcore.engines.vllm.settings import VllmSettings
 from kvcore.model.memories import Indexer, Latent
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.overhead_tower import Tower, kept_tokens, tower
 from kvcore.units import GIB
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from kvcore.model.model import Model
-from kvcore.plan.rank_weights import TOWERS, RankWeights
+from kvcore.ranks.weights import TOWERS, RankWeights
 from kvcore.sources import catalogue
 from kvcore.terms import Range
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from kvcore.deployment import Deployment
 from kvcore.engines.vllm.settings import V0_CHUNKS_ABOVE
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.overhead_engines import BY_STAGE
 from kvcore.plan.overheads import total_overheads
 from kvcore.plan.pools import Pool, left_for_cache, pools
-from kvcore.plan.rank_weights import RankWeights
+from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Range
 from kvcore.units import MAX_TOKENS
 

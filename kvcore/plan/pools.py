@@ -12,17 +12,17 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil
 
+from kvcore.deployment import Deployment
 from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
 from kvcore.engines.tensorrt_llm.settings import FREE_GPU_MEMORY_FRACTION
 from kvcore.engines.vllm.settings import default_utilization
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.plan.overheads import Overheads, overheads
-from kvcore.plan.rank_weights import RankWeights, rank_weights
-from kvcore.plan.speculation import speculator_bytes, with_speculator
+from kvcore.ranks.speculation import speculator_bytes, with_speculator
+from kvcore.ranks.weights import RankWeights, rank_weights
 from kvcore.terms import Range, Term
 
 _ANY_GPU = accelerator("h100-sxm")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from kvcore.deployment import MAX_GPUS, Deployment
 from kvcore.engines.base import Engine
 from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import UnitError
@@ -12,10 +13,9 @@ from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.hardware.systems import host_gpus
 from kvcore.model.memories import Indexer
 from kvcore.model.model import Model
-from kvcore.plan import speculation
-from kvcore.plan.deployment import MAX_GPUS, Deployment
-from kvcore.plan.rank_weights import expert_ranks, stages
-from kvcore.plan.shard_rules import MATRIX_SPLIT, is_latent, kv_heads, refusals
+from kvcore.ranks import speculation
+from kvcore.ranks.splits import MATRIX_SPLIT, is_latent, kv_heads, refusals
+from kvcore.ranks.weights import expert_ranks, stages
 
 # The rules of a split do not depend on the GPU; one is needed to ask.
 _ANY_GPU = "h100-sxm"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.engines.tensorrt_llm.settings import MAX_NUM_TOKENS
 from kvcore.model.memories import State
 from kvcore.model.model import Model
 from kvcore.plan.basis import basis
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import filler
 from kvcore.plan.fill.settings import engine_settings
 

@@ -6,18 +6,18 @@ from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from kvcore.deployment import Deployment
 from kvcore.engines.vllm.settings import has_small_defaults
 from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.memories import Attention, Latent
 from kvcore.model.model import Model
 from kvcore.plan.basis import Basis, basis
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import Filler, filler
 from kvcore.plan.overheads import total_overheads
 from kvcore.plan.pools import left_for_cache, loaded_weights, pools, usable_share
-from kvcore.plan.rank_weights import RankWeights
 from kvcore.plan.shards import Shard, shards
+from kvcore.ranks.weights import RankWeights
 from kvcore.units import GIB
 
 # The GPU that bounds are made with.

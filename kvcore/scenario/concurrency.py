@@ -9,13 +9,11 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from kvcore.deployment import MAX_GPUS, OWN, OWN_HEAD, Deployment, Draft, Split, read_split, split_of
 from kvcore.engines.registry import engine
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.weight_formats import weight_format
-from kvcore.plan.deployment import MAX_GPUS, Deployment
-from kvcore.plan.draft import OWN, OWN_HEAD, Draft
-from kvcore.plan.split import Split, read_split, split_of
 from kvcore.plan.sweep import LEVERS
 from kvcore.scenario.scenario import HOST_GPUS, Scenario, read_query, write_query
 from kvcore.units import GIB, MAX_BATCH, is_whole, parse_bytes, parse_tokens

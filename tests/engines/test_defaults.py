@@ -9,20 +9,20 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from kvcore.cli import main
+from kvcore.deployment import Deployment
 from kvcore.engines.llamacpp.settings import UBATCH_SIZE
 from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, MAX_NUM_TOKENS
 from kvcore.engines.vllm.settings import default_utilization
 from kvcore.hardware.gpus import accelerator, accelerators
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import filler
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.plan.machines import runs_on
 from kvcore.plan.overhead_shape import profile
 from kvcore.plan.overheads import Overheads, overheads
 from kvcore.plan.pools import usable_share
-from kvcore.plan.rank_weights import rank_weights
 from kvcore.plan.sharing import batched_tokens
+from kvcore.ranks.weights import rank_weights
 from kvcore.sources import catalogue
 
 LLAMA_8B, GEMMA_27B = "meta-llama/Llama-3.1-8B-Instruct", "google/gemma-3-27b-it"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.engines.releases import is_among, release
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.deployment import Deployment
 from kvcore.sources import catalogue
 
 # Engine, releases that are followed, others.

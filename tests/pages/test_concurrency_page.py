@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.deployment import Deployment, Draft, Split
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import Draft
 from kvcore.plan.grid import Grid, grid
 from kvcore.plan.plan import make_plan
-from kvcore.plan.split import Split
 from kvcore.plan.sweep import LEVERS
 from kvcore.scenario.concurrency import ConcurrencyOptions
 from kvcore.scenario.scenario import HOST_GPUS, Scenario

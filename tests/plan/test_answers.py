@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
 from kvcore.plan.answers import fewest_gpus, first_split, fits, least_utilization, longest_context, most_users
 from kvcore.plan.basis import last_that_holds
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.gpu_counts import gpu_counts
 from kvcore.plan.plan import make_plan
 from kvcore.plan.shards import shards

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import Filler, filler
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.sources.catalogue import entries, load

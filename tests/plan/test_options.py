@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore.deployment import OWN_HEAD, Deployment, Split, read_split, split_of
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.weight_formats import WEIGHT_FORMATS
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import OWN_HEAD
-from kvcore.plan.split import Split, read_split, split_of
 from kvcore.scenario.concurrency import READERS, ConcurrencyOptions, deployment, keep, kept, read_draft, taken
 from kvcore.scenario.live import READERS as LIVE
 from kvcore.scenario.scenario import Scenario

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
 from kvcore.plan.basis import basis
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.sources.catalogue import load
 from kvcore.units import GIB, KIB, MIB

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.engines.vllm.settings import default_utilization
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import accelerator
 from kvcore.plan import pools as module
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.overheads import Overhead, Overheads
 from kvcore.plan.pools import loaded_weights, pools, usable_share
-from kvcore.plan.rank_weights import RankWeights, rank_weights
+from kvcore.ranks.weights import RankWeights, rank_weights
 from kvcore.sources.catalogue import entries, load
 from kvcore.terms import Range
 from kvcore.units import GIB

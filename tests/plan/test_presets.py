@@ -7,9 +7,9 @@ from math import erf, sqrt
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.presets import KINDS, preset, presets
 from kvcore.plan.traffic import Traffic
 from kvcore.units import GIB

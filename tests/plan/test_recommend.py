@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.errors import EngineError, UnitError
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import make_plan
 from kvcore.plan.recommend import COUNTS, recommend
 from kvcore.plan.shards import shards

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
 from kvcore.plan.answers import longest_context
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import make_plan
 from kvcore.size import resident_bytes
 from kvcore.sources.catalogue import load

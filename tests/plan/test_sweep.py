@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import make_plan
 from kvcore.plan.sweep import LEVERS, Point, sequences, sweep
 from kvcore.plan.traffic import Traffic

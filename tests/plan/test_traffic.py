@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.errors import PlanError, UnitError
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.traffic import Traffic, active_requests, expected
 from kvcore.units import GIB
 from tests.models import model

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.hardware_changes import larger_gpus, replicas, splits
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.quality_words import cache_quality

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.engines.llamacpp.caches import make_caches
 from kvcore.engines.llamacpp.devices import HOST
@@ -17,7 +18,6 @@ from kvcore.engines.llamacpp.settings import MAX_SLOTS, LlamaCppSettings, make_c
 from kvcore.engines.ollama import OLLAMA, ONE_SLOT, OllamaSettings, default_batch
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import draft_deployment, llamacpp_context, with_draft
 from kvcore.plan.fill.settings import engine_settings

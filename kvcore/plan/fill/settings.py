@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 
 
 def engine_settings(model: Model, deployment: Deployment, context: int, values: dict[str, Any] | None = None) -> Any:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.engines.sglang.cells import page_size, stages
 from kvcore.engines.sglang.engine import SGLANG, capacity_terms, stage_request_bytes
 from kvcore.engines.sglang.pools import Need, pool_sizes, request_need, window_too_wide
 from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import draft_deployment, sglang_with_draft, with_draft
 from kvcore.plan.fill.settings import engine_settings
-from kvcore.plan.speculation import speculator
+from kvcore.ranks.speculation import speculator
 from kvcore.terms import Term
 
 

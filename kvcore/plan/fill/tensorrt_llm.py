@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.engines.tensorrt_llm.engine import TENSORRT_LLM
 from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, stage_pools
 from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, TensorRtLlmSettings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import draft_deployment, with_draft
 from kvcore.plan.fill.settings import engine_settings
-from kvcore.plan.speculation import speculator
+from kvcore.ranks.speculation import speculator
 from kvcore.terms import Term
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.engines.transformers.engine import TRANSFORMERS
 from kvcore.engines.transformers.layers import held_layers, request_bytes
 from kvcore.engines.transformers.settings import TransformersSettings
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.terms import Term

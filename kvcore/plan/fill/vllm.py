@@ -6,17 +6,17 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.engines.vllm.engine import VLLM
 from kvcore.engines.vllm.groups import BlockGroup
 from kvcore.engines.vllm.settings import VllmSettings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import vllm_groups
 from kvcore.plan.fill.settings import engine_settings
-from kvcore.plan.speculation import speculator
+from kvcore.ranks.speculation import speculator
 from kvcore.terms import Term
 
 

@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from kvcore.deployment import Deployment, Split, read_split, split_of
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
 from kvcore.plan.answers import first_split, least_utilization, longest_context
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import Grid, grid
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.pools import usable_share
 from kvcore.plan.shards import Shard, shards
 from kvcore.plan.sharing import batched_tokens
-from kvcore.plan.split import Split, read_split, split_of
 from kvcore.plan.sweep import sequences
 from kvcore.scenario.concurrency import AUTO, ConcurrencyOptions, deployment
 from kvcore.scenario.scenario import Scenario

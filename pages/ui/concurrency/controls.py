@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvcore.deployment import OWN, read_split, split_of
 from kvcore.engines.registry import NAMES
 from kvcore.hardware.systems import system, systems
 from kvcore.model import Model
 from kvcore.model.weight_formats import WEIGHT_FORMATS
-from kvcore.plan.draft import OWN
 from kvcore.plan.pools import has_share
 from kvcore.plan.shards import Shard
-from kvcore.plan.split import read_split, split_of
 from kvcore.scenario.concurrency import AUTO
 from kvcore.sources import catalogue
 from pages.ui import scenario, widgets

@@ -10,13 +10,13 @@ from typing import Any
 
 import streamlit as st
 
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import NAMES, engine
 from kvcore.errors import KVCoreError
 from kvcore.hardware.prices import hourly
 from kvcore.model import Model
 from kvcore.plan.basis import basis
 from kvcore.plan.bindings import beside_stated_pool
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import Grid
 from kvcore.plan.launch import Command, launch
 from kvcore.plan.recommend import Recommendation, recommend

@@ -1,8 +1,9 @@
-"""How a model is served: which GPUs, split in which way, by which engine with which options."""
+"""Who proposes tokens ahead of the model: its own prediction layers, or a draft model beside it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kvcore.engines.base import Common
@@ -10,9 +11,91 @@ from kvcore.engines.registry import engine
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
-from kvcore.plan.draft import Draft
-from kvcore.plan.prediction_head import prediction_head
+from kvcore.ranks.parts import prediction_head
 from kvcore.units import check_tokens
+
+# How the model's own prediction layers are spelled.
+OWN = "mtp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A proposer with weights: `model` is None for the model's own prediction layers.
+
+    `name` is the draft model's id. `weight_format` is that of the draft's weights, None for the stored one.
+    """
+
+    name: str = OWN
+    # Not hashed: a model has hundreds of layers, and a deployment is often a key.
+    model: Model | None = field(default=None, hash=False, repr=False)
+    weight_format: str | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the model's own prediction layers."""
+        return self.model is None
+
+    @property
+    def standalone(self) -> bool:
+        """Whether it is a model that could serve by itself, and no head."""
+        return self.model is not None and not self.model.prediction.eagle
+
+    @property
+    def text(self) -> str:
+        """Its one spelling: `mtp`, `Qwen/Qwen3-0.6B`, `Qwen/Qwen3-0.6B@fp8`."""
+        return self.name if self.weight_format is None else f"{self.name}@{self.weight_format}"
+
+
+OWN_HEAD = Draft()
+
+
+_SPLIT = re.compile(r"(tp|pp|dp|dcp)([0-9]{1,4})")
+_SWITCHES = {"ep": "expert_parallel", "dpa": "dp_attention"}
+_SIDES = ("tp", "pp", "dp", "dcp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How GPUs are shared out: `tp` × `pp` in each of `dp` replicas, and what is switched on beside that."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    dcp: int = 1
+    expert_parallel: bool = False
+    dp_attention: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs of all replicas."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def text(self) -> str:
+        """Its one spelling: `tp8`, `tp4-dp2`, `tp8-dcp8`, `tp1-dp8-ep-dpa`."""
+        parts = [f"{name}{getattr(self, name)}" for name in _SIDES if name == "tp" or getattr(self, name) > 1]
+        return "-".join(parts + [word for word, name in _SWITCHES.items() if getattr(self, name)])
+
+
+def split_of(shard: Any) -> Split:
+    """The split of a Shard or a Deployment."""
+    return Split(**{field.name: getattr(shard, field.name) for field in fields(Split)})
+
+
+def read_split(text: str) -> Split:
+    """A split as `Split.text` spells it, in any order; UnitError for anything else."""
+    values: dict[str, Any] = {}
+    for part in text.strip().lower().split("-"):
+        found = _SPLIT.fullmatch(part)
+        name = _SWITCHES.get(part) if found is None else found[1]
+        if name is None or name in values:
+            raise UnitError(f"split: {text[:40]!r} is not a split; write for example tp8, tp4-dp2 or tp8-ep")
+        values[name] = True if found is None else int(found[2])
+    split = Split(**values)
+    if not all(1 <= getattr(split, name) <= MAX_GPUS for name in _SIDES) or split.gpus > MAX_GPUS:
+        raise UnitError(f"split: {text[:40]!r} is not within 1 … {MAX_GPUS:,} GPUs")
+    return split
+
 
 MAX_GPUS = 4096
 

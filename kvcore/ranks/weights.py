@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import split_layers
 from kvcore.engines.llamacpp.devices import layer_devices
 from kvcore.engines.releases import release
@@ -22,9 +23,7 @@ from kvcore.model.model import Model
 from kvcore.model.prediction import JOINT, JOINT_BY_COLUMNS
 from kvcore.model.stored_bits import UP_PROJECTION
 from kvcore.model.weight_formats import WeightFormat, chosen_weight_format, stored_weight_format, weights_bytes
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.prediction_head import prediction_head
-from kvcore.plan.rank_parts import COPIES, Piece, Ways, is_tied, pieces
+from kvcore.ranks.parts import COPIES, Piece, Ways, is_tied, pieces, prediction_head
 
 # Engines that put whole layers on each GPU; every further GPU is one more stage, however it is asked for.
 LAYER_SPLIT = ("llama.cpp", "ollama", "transformers")
