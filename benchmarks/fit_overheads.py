@@ -199,6 +199,7 @@ def deployment_of(record: dict[str, Any]) -> Deployment:
         max_num_seqs=record["max_num_seqs"],
         enforce_eager=record["enforce_eager"],
         speculative_tokens=record["speculative_tokens"],
+        engine="vllm",
     )
 
 

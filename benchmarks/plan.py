@@ -34,7 +34,7 @@ def square(model: Model, asked: Deployment) -> object:
 
 def capacity(model: Model, asked: Deployment) -> object:
     """What a plan cannot do without: the engine's settings and one capacity."""
-    return engine(asked.engine).capacity(model, asked.settings(model), 2**50)
+    return engine(asked.engine).capacity(model, engine(asked.engine).settings(model, asked), 2**50)
 
 
 def plans() -> None:

@@ -1,21 +1,27 @@
-"""Who proposes tokens ahead of the model: its own prediction layers, or a draft model beside it."""
+"""How a model is served: which GPUs, split in which way, by which engine with which options. Data only.
+
+A `Split` says how GPUs are shared out, a `Request` is what every engine can be asked in the same words, and a
+`Deployment` is a request to one engine on GPUs that are there. What an engine makes of it is for the engine to say.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
 
-from kvcore.engines.base import Common
-from kvcore.engines.registry import engine
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
-from kvcore.ranks.parts import prediction_head
 from kvcore.units import check_tokens
 
+MAX_GPUS = 4096
 # How the model's own prediction layers are spelled.
 OWN = "mtp"
+_SPLIT = re.compile(r"(tp|pp|dp|dcp)([0-9]{1,4})")
+_SWITCHES = {"ep": "expert_parallel", "dpa": "dp_attention"}
+_SIDES = ("tp", "pp", "dp", "dcp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +55,12 @@ class Draft:
 OWN_HEAD = Draft()
 
 
-_SPLIT = re.compile(r"(tp|pp|dp|dcp)([0-9]{1,4})")
-_SWITCHES = {"ep": "expert_parallel", "dpa": "dp_attention"}
-_SIDES = ("tp", "pp", "dp", "dcp")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How GPUs are shared out: `tp` × `pp` in each of `dp` replicas, and what is switched on beside that."""
+    """How GPUs are shared out: `tp` × `pp` in each of `dp` replicas, and what is switched on beside that.
+
+    `dcp` splits the tokens of a request over ranks of the tensor-parallel group.
+    """
 
     tp: int = 1
     pp: int = 1
@@ -71,15 +75,20 @@ class Split:
         return self.tp * self.pp * self.dp
 
     @property
+    def replica_gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.tp * self.pp
+
+    @property
+    def split(self) -> Split:
+        """The split alone, of what has one."""
+        return Split(**{one.name: getattr(self, one.name) for one in fields(Split)})
+
+    @property
     def text(self) -> str:
-        """Its one spelling: `tp8`, `tp4-dp2`, `tp8-dcp8`, `tp1-dp8-ep-dpa`."""
+        """The split's one spelling: `tp8`, `tp4-dp2`, `tp8-dcp8`, `tp1-dp8-ep-dpa`."""
         parts = [f"{name}{getattr(self, name)}" for name in _SIDES if name == "tp" or getattr(self, name) > 1]
         return "-".join(parts + [word for word, name in _SWITCHES.items() if getattr(self, name)])
-
-
-def split_of(shard: Any) -> Split:
-    """The split of a Shard or a Deployment."""
-    return Split(**{field.name: getattr(shard, field.name) for field in fields(Split)})
 
 
 def read_split(text: str) -> Split:
@@ -97,33 +106,36 @@ def read_split(text: str) -> Split:
     return split
 
 
-MAX_GPUS = 4096
+# An engine's own options: (field of its settings, value), sorted by field.
+Options = tuple[tuple[str, Any], ...]
+
+
+def as_options(values: Mapping[str, Any]) -> Options:
+    """Values by field as the options of a request; those that are None are left to the engine."""
+    return tuple(
+        sorted(
+            (name, tuple(value) if isinstance(value, list) else value)
+            for name, value in values.items()
+            if value is not None
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """One deployment of one model: `dp` replicas, each of `tp` × `pp` GPUs of one kind.
+class Request(Split):
+    """What can be asked of every engine in the same words. None, and `auto`, leave it to the engine.
 
-    `context` is the longest request that the engine is started for (max_model_len). `dcp` splits the tokens of a
-    request over ranks of the tensor-parallel group. None means the engine's own default. `utilization` is
-    gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction, whichever the engine has. `kv_bytes` is a
-    cache pool for each GPU that somebody read off a log: nothing about memory is estimated then. `draft` proposes
+    `context` is the longest request that the engine is started for (max_model_len). `utilization` is
+    gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction, whichever the engine has. `draft` proposes
     `speculative_tokens` a step; where it is None they are taken from the prompt (n-gram), which has no weights.
-    `options` are further options of the engine, by the field of its settings, sorted.
+    `options` are further options of the engine; they win over what is said in common words.
     """
 
-    gpu: Accelerator
-    context: int
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    dcp: int = 1
-    expert_parallel: bool = False
-    dp_attention: bool = False
-    engine: str = "vllm"
+    gpu: Accelerator | None = None
+    context: int | None = None
+    platform: Literal["cuda", "cpu"] = "cuda"
     engine_version: str | None = None
     kv_dtype: str = "auto"
-    weight_format: str | None = None
     utilization: float | None = None
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
@@ -131,13 +143,39 @@ class Deployment:
     prefix_caching: bool = True
     speculative_tokens: int = 0
     draft: Draft | None = None
+    options: Options = ()
+
+    def __post_init__(self) -> None:
+        """UnitError for options that cannot be: a request is often a key."""
+        try:
+            hash(self.options)
+        except TypeError:
+            raise UnitError(f"options: {str(self.options)[:80]} are not plain values") from None
+
+    def option(self, name: str) -> Any:
+        """The value of one of the engine's own options; None where it is not stated."""
+        return next((value for field, value in self.options if field == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment(Request):
+    """A request to one engine for one model on GPUs of one kind: `dp` replicas, each of `tp` × `pp` of them.
+
+    `weight_format` is None for the stored one. `kv_bytes` is a cache pool for each GPU that somebody read off a log:
+    nothing about memory is estimated then.
+    """
+
+    gpu: Accelerator
+    context: int
+    engine: str
+    weight_format: str | None = None
     kv_bytes: int | None = None
-    options: tuple[tuple[str, Any], ...] = field(default=())
 
     def __post_init__(self) -> None:
         """UnitError for what cannot be, whatever the model."""
+        Request.__post_init__(self)
         check_tokens(self.context)
-        for name in ("tp", "pp", "dp", "dcp"):
+        for name in _SIDES:
             if not 1 <= getattr(self, name) <= MAX_GPUS:
                 raise UnitError(f"{name}: {getattr(self, name):,} is not within 1 … {MAX_GPUS:,}")
         if self.gpus > MAX_GPUS:
@@ -153,45 +191,14 @@ class Deployment:
         if self.kv_bytes is not None and self.kv_bytes < 0:
             raise UnitError(f"memory for the cache: {self.kv_bytes:,} B is less than none")
 
-    @property
-    def gpus(self) -> int:
-        """All GPUs of all replicas."""
-        return self.tp * self.pp * self.dp
+    def at(self, context: int) -> Deployment:
+        """The same for a longest request of `context` tokens."""
+        return self if context == self.context else replace(self, context=context)
 
-    @property
-    def replica_gpus(self) -> int:
-        """GPUs of one replica."""
-        return self.tp * self.pp
+    def on(self, split: Split) -> Deployment:
+        """The same in another split."""
+        return replace(self, **{one.name: getattr(split, one.name) for one in fields(Split)})
 
-    def _own_layers(self, model: Model) -> int | None:
-        """Layers with a cache of the model's own prediction modules, where those propose."""
-        head = prediction_head(model) if self.draft is not None and self.draft.own else None
-        return sum(any(memory.kind != "none" for memory in layer) for layer in head.layers) if head else None
-
-    def common(self, context: int | None = None) -> Common:
-        """What every engine is asked in the same words, for a request of `context` tokens (the longest unless said)."""
-        return Common(
-            max_model_len=self.context if context is None else context,
-            kv_dtype=self.kv_dtype,
-            tp=self.tp,
-            pp=self.pp,
-            dcp=self.dcp,
-            gpu=self.gpu,
-            version=self.engine_version,
-            weight_format=self.weight_format,
-            max_num_seqs=self.max_num_seqs,
-        )
-
-    def settings(self, model: Model, context: int | None = None) -> Any:
-        """The engine's own settings; raises EngineError for what the engine does not support."""
-        chosen = engine(self.engine)
-        known = {option.field for option in chosen.options}
-        own = {
-            "max_num_batched_tokens": self.max_num_batched_tokens,
-            "no_prefix_caching": None if self.prefix_caching else True,
-            "num_speculative_tokens": self.speculative_tokens or None,
-            "spec_draft_n_max": None if self.draft is None else self.speculative_tokens,
-            "mtp_layers": self._own_layers(model),
-        }
-        values = {name: value for name, value in own.items() if name in known and value is not None}
-        return chosen.settings(model, self.common(context), values | dict(self.options))
+    def unless_stated(self, values: Mapping[str, Any]) -> Deployment:
+        """The same with further options of the engine, where its own do not say otherwise."""
+        return replace(self, options=as_options({**values, **dict(self.options)})) if values else self

@@ -275,6 +275,8 @@ def _share(text: str) -> float:
 
 _SIDES = ("tp", "pp", "dp", "dcp")
 _SWITCHES = ("expert_parallel", "dp_attention")
+# What a remedy changes is said in this order, and everything else behind it.
+_FIRST = ("gpu", "context", *_SIDES, *_SWITCHES, "engine", "engine_version", "kv_dtype", "weight_format")
 # Remedies that the table shows; JSON has them all.
 SHOWN = 6
 
@@ -381,8 +383,9 @@ def remedy_as_dict(remedy: WhatIf, before: Deployment) -> dict[str, Any]:
 
 
 def _changed(before: Deployment, after: Deployment) -> dict[str, Any]:
-    names = [field.name for field in fields(after) if getattr(after, field.name) != getattr(before, field.name)]
-    found = {name: getattr(after, name) for name in names}
+    names = dict.fromkeys((*_FIRST, *(field.name for field in fields(after))))
+    changed = [name for name in names if getattr(after, name) != getattr(before, name)]
+    found = {name: getattr(after, name) for name in changed}
     if "gpu" in found:
         found["gpu"] = after.gpu.id
     if after.draft is not None and "draft" in found:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from kvcore.engines.base import Capacity, Common, Engine, Layout
+from kvcore.deployment import Request, as_options
+from kvcore.engines.base import Capacity, Engine, Layout
 from kvcore.engines.releases import release
 from kvcore.engines.vllm.settings import ALL_GROUPS_LOGGED, CPU_VERSION, VERSION
 from kvcore.errors import EngineError
@@ -114,16 +115,17 @@ def _settings(chosen: Engine, model: Model, facts: Mapping[str, Any], version: s
     length = facts.get("concurrency_length") or facts.get("max_model_len")
     if reading.engine in ("llama.cpp", "ollama"):
         length = None
-    common = Common(
-        max_model_len=length,
+    asked = Request(
+        context=length,
         kv_dtype="auto" if known["cache_type_k"] else _kv_dtype(facts),
         tp=facts.get("tensor_parallel_size") or 1,
         pp=facts.get("pipeline_parallel_size") or 1,
         dcp=facts.get("decode_context_parallel_size") or 1,
         platform="cpu" if facts.get("platform") == "cpu" else "cuda",
-        version=version,
+        engine_version=version,
+        options=as_options(values),
     )
-    settings = chosen.settings(model, common, values)
+    settings = chosen.settings(model, asked)
     total = facts.get("total")
     if reading.engine == "vllm" and isinstance(total, Amount):
         # vLLM's default of batched tokens depends on the device's memory.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from kvcore.deployment import Deployment
 from kvcore.engines.llamacpp.settings import LlamaCppSettings, micro_batch
+from kvcore.engines.registry import engine
 from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, MAX_NUM_TOKENS
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
@@ -147,7 +148,7 @@ def _micro_batch(model: Model, deployment: Deployment) -> tuple[int, int, bool]:
     parallel = int(options.get("parallel") or options.get("num_parallel") or deployment.max_num_seqs or 1)
     cells = int(options.get("ctx_size") or options.get("num_ctx") or deployment.context * parallel)
     try:
-        made = deployment.settings(model)
+        made = engine(deployment.engine).settings(model, deployment)
     except EngineError:
         # No such server starts.
         server = LlamaCppSettings()

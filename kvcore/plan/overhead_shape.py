@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
 from kvcore.engines.releases import release
 from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
 from kvcore.engines.vllm.settings import VllmSettings
@@ -235,7 +236,7 @@ def profile(model: Model, deployment: Deployment, stage: int | None = None, made
     Only the last pipeline stage samples; None is the last one. `made` stands in for the model's own shape. Raises
     EngineError as the engine's settings do.
     """
-    settings: VllmSettings = deployment.settings(model)
+    settings: VllmSettings = engine(deployment.engine).settings(model, deployment)
     version = release(settings.version)
     made = made or shape(model, deployment.tp)
     old, tokens, seqs = settings.older_core, settings.batched_tokens, settings.sequences

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
 from kvcore.engines.vllm.settings import V0_CHUNKS_ABOVE
 from kvcore.model.model import Model
 from kvcore.plan.overhead_engines import BY_STAGE
@@ -47,7 +48,7 @@ class PoolRanges:
 
     def __post_init__(self) -> None:
         ends = {0, min(SHORT - 1, self.longest), self.longest}
-        if self.deployment.engine == "vllm" and self.deployment.settings(self.model).older_core:
+        if self.deployment.engine == "vllm" and engine("vllm").settings(self.model, self.deployment).older_core:
             ends.add(min(V0_CHUNKS_ABOVE, self.longest))
         self.ranges = tuple((first + 1, last) for first, last in pairwise(sorted(ends)))
         first: dict[object, int] = {}
@@ -98,7 +99,7 @@ class PoolRanges:
         return found[place]
 
     def _made(self, context: int) -> Sizes:
-        own = self.deployment if context == self.deployment.context else replace(self.deployment, context=context)
+        own = self.deployment.at(context)
         totals = {stage: total_overheads(self.model, own, self.loaded[stage], self.share) for stage in set(self._alike)}
         left = [
             left_for_cache(own, self.share, weights, totals[stage])

@@ -69,7 +69,9 @@ def recommend(
     kinds = tuple(gpu for gpu in (accelerators() if gpus is None else gpus) if runs_on(engine, gpu))
     if not kinds or (model.context_limit is not None and context > model.context_limit):
         return ()
-    asked = replace(base or Deployment(gpu=kinds[0], context=context), context=context, engine=engine, kv_bytes=None)
+    asked = replace(
+        base or Deployment(gpu=kinds[0], context=context, engine=engine), context=context, engine=engine, kv_bytes=None
+    )
     search = Search(model=model, asked=asked, users=users, counts=tuple(sorted(set(counts))))
     # From the largest memory down: what a GPU does not hold, a smaller one of the same rules does not hold either.
     held = [search.fewest(gpu) for gpu in sorted(kinds, key=lambda gpu: -gpu.memory_bytes)]

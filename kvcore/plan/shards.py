@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from kvcore.deployment import MAX_GPUS, Deployment
+from kvcore.deployment import MAX_GPUS, Deployment, Split
 from kvcore.engines.base import Engine
 from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import UnitError
@@ -22,24 +22,15 @@ _ANY_GPU = "h100-sxm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class Shard(Split):
     """One way to split a model: `refused` says why the engine cannot, "" where it can; `notes` what it means."""
 
-    tp: int
-    pp: int
-    dp: int
-    dcp: int = 1
-    expert_parallel: bool = False
-    dp_attention: bool = False
     refused: str = ""
     notes: tuple[str, ...] = ()
 
     def onto(self, deployment: Deployment) -> Deployment:
         """The deployment in this split."""
-        return replace(
-            deployment, tp=self.tp, pp=self.pp, dp=self.dp, dcp=self.dcp, expert_parallel=self.expert_parallel,
-            dp_attention=self.dp_attention,
-        )  # fmt: skip
+        return deployment.on(self)
 
 
 def check(model: Model, deployment: Deployment) -> str:

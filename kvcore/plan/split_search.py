@@ -100,11 +100,7 @@ class Search:
         if count not in self._splits:
             reference = accelerator(REFERENCE)
             asked = replace(self.asked, gpu=reference, utilization=None)
-            try:
-                self._splits[count] = _splits(self.model, asked, count)
-            except TypeError:
-                # An option whose value cannot be a key.
-                self._splits[count] = _all_splits(self.model, asked, count)
+            self._splits[count] = _splits(self.model, asked, count)
         return self._splits[count]
 
     def _bound(self, split: Split, usable: float, rules: Rules, gpu: Accelerator) -> float:
@@ -146,10 +142,6 @@ class Search:
 
 @lru_cache(maxsize=128)
 def _splits(model: Model, asked: Deployment, count: int) -> tuple[Split, ...]:
-    return _all_splits(model, asked, count)
-
-
-def _all_splits(model: Model, asked: Deployment, count: int) -> tuple[Split, ...]:
     """The valid splits of so many GPUs: the same for every GPU, share of its memory and number of users."""
     made = (_split(model, shard, asked) for shard in shards(model, asked.engine, count) if not shard.refused)
     return tuple(split for split in made if split is not None)

@@ -15,6 +15,7 @@ from typing import Literal
 from kvcore.deployment import Deployment
 from kvcore.engines.base import split_layers
 from kvcore.engines.llamacpp.devices import layer_devices
+from kvcore.engines.llamacpp.settings import make_settings
 from kvcore.engines.releases import release
 from kvcore.engines.sglang.cells import split_stages as sglang_stages
 from kvcore.engines.tensorrt_llm.pools import split_stages as tensorrt_stages
@@ -256,7 +257,7 @@ def _by_devices(layers: int, devices: int) -> tuple[range, ...]:
 def _by_options(model: Model, deployment: Deployment) -> tuple[range, ...]:
     """The same with the shares and the number of layers that the user chose; layers in host memory are left out."""
     gpus = deployment.replica_gpus
-    settings = replace(deployment, tp=1, pp=gpus).settings(model)
+    settings = make_settings(model, replace(deployment, tp=1, pp=gpus))
     places = layer_devices(len(model.layers), settings)
     found = []
     for device in range(gpus):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from kvcore.deployment import MAX_GPUS, OWN, OWN_HEAD, Deployment, Draft, Split, read_split, split_of
+from kvcore.deployment import MAX_GPUS, OWN, OWN_HEAD, Deployment, Draft, Split, read_split
 from kvcore.engines.registry import engine
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
@@ -114,15 +114,9 @@ def deployment(scenario: Scenario, options: ConcurrencyOptions, split: Split) ->
 
     Options in `more` that the engine does not have are left out. Raises UnitError or HardwareError for what cannot be.
     """
-    return Deployment(
+    found = Deployment(
         gpu=accelerator(scenario.gpu),
         context=max(1, scenario.tokens),
-        tp=split.tp,
-        pp=split.pp,
-        dp=split.dp,
-        dcp=split.dcp,
-        expert_parallel=split.expert_parallel,
-        dp_attention=split.dp_attention,
         engine=scenario.engine,
         engine_version=options.version or None,
         kv_dtype=scenario.kv,
@@ -137,6 +131,7 @@ def deployment(scenario: Scenario, options: ConcurrencyOptions, split: Split) ->
         kv_bytes=parse_bytes(options.have) if options.have else None,
         options=_typed(scenario.engine, options.more),
     )
+    return found.on(split)
 
 
 def taken(
@@ -149,7 +144,7 @@ def taken(
         options,
         users=options.users if users is None else users,
         count=changed.gpus,
-        split=split_of(changed).text,
+        split=changed.split.text,
         weights=changed.weight_format or AUTO,
         have="" if have is None else f"{have // GIB} GiB" if have % GIB == 0 else f"{have} B",
         util=changed.utilization or 0.0,

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from kvcore.plan.fill.settings import engine_settings
 from packaging.specifiers import SpecifierSet
 
 from kvcore.cli import main
@@ -16,7 +17,6 @@ from kvcore.engines.vllm.settings import default_utilization
 from kvcore.hardware.gpus import accelerator, accelerators
 from kvcore.model.model import Model
 from kvcore.plan.fill import filler
-from kvcore.plan.fill.settings import engine_settings
 from kvcore.plan.machines import runs_on
 from kvcore.plan.overhead_shape import profile
 from kvcore.plan.overheads import Overheads, overheads

@@ -354,7 +354,9 @@ def test_the_machine_travels_from_screen_to_screen() -> None:
 
 
 def plan_of(users: int = 30, pool: int | None = 50 * GIB, **more: int):  # type: ignore[no-untyped-def]
-    deployment = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, kv_bytes=pool, **more)
+    deployment = Deployment(
+        gpu=accelerator("h100-sxm"), context=32_768, tp=8, kv_bytes=pool, **{"engine": "vllm", **more}
+    )
     return make_plan(catalogue.load(LLAMA), deployment, users)
 
 
@@ -377,8 +379,10 @@ def test_what_proposes_is_a_part_of_the_bar() -> None:
     plain, drafted = (
         memory.shares(make_plan(catalogue.load(LLAMA), deployment, 1))[0]
         for deployment in (
-            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8),
-            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, speculative_tokens=2, draft=draft),
+            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, engine="vllm"),
+            Deployment(
+                gpu=accelerator("h100-sxm"), context=32_768, tp=8, speculative_tokens=2, draft=draft, engine="vllm"
+            ),
         )
     )
     assert drafted.weights == plain.weights
@@ -563,7 +567,7 @@ def test_the_longest_context_of_all_users_and_the_least_share_are_told() -> None
         found for one in (*at.caption, *at.markdown) if (found := re.search(r"need a share of 0\.(\d\d)", one.value))
     ]
     share = int(said[0][1]) / 100
-    model, wanted = catalogue.load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8)
+    model, wanted = catalogue.load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, engine="vllm")
     assert make_plan(model, replace(wanted, utilization=share), 30).fits
     assert not make_plan(model, replace(wanted, utilization=share - 0.01), 30).fits
 
@@ -780,7 +784,7 @@ def test_users_are_said_to_fit_in_three_ways(users: int, one: str, said: str) ->
 def test_what_may_fit_is_said_alike_everywhere() -> None:
     """Between the safe and the hopeful end: in the title, on the card, beside the grid and in the comparison."""
     model = catalogue.load(LLAMA)
-    most = make_plan(model, Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8)).requests
+    most = make_plan(model, Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, engine="vllm")).requests
     assert most is not None
     assert most.low < most.best < most.high
     for users, why in ((most.best, "at best guess"), (most.high, "at the hopeful end only")):

@@ -61,7 +61,7 @@ _TEXTS = {"tensor_split": "3,1", "max_attention_window": "1024,32768"}
 
 
 def h100(**more: Any) -> Deployment:
-    return Deployment(gpu=accelerator("h100-sxm"), **({"context": 32_768} | more))
+    return Deployment(gpu=accelerator("h100-sxm"), **({"engine": "vllm", "context": 32_768} | more))
 
 
 def named(model: Model, name: str) -> Model:

@@ -23,7 +23,7 @@ MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 
 
 def plain(**changes: Any) -> Deployment:
-    return replace(Deployment(gpu=accelerator("h100-sxm"), context=32 * KIB), **changes)
+    return replace(Deployment(gpu=accelerator("h100-sxm"), context=32 * KIB, engine="vllm"), **changes)
 
 
 def test_most_users_is_the_pool_over_a_request() -> None:

@@ -27,7 +27,7 @@ GPUS = ("rtx-4090", "h200-sxm", "b200")
 
 
 def plain(**changes: Any) -> Deployment:
-    return replace(Deployment(gpu=accelerator("h200-sxm"), context=8192), **changes)
+    return replace(Deployment(gpu=accelerator("h200-sxm"), context=8192, engine="vllm"), **changes)
 
 
 @pytest.mark.parametrize("name", NAMES)

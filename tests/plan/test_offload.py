@@ -14,7 +14,7 @@ from kvcore.units import GIB
 from tests.models import model
 
 LLAMA = model("meta-llama/Llama-3.3-70B-Instruct")
-FOUR_H100 = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4)
+FOUR_H100 = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4, engine="vllm")
 
 
 def test_a_request_of_32k_comes_back_over_pcie_5_much_faster_than_it_is_computed() -> None:

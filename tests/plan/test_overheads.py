@@ -52,7 +52,7 @@ def rows(rules: Mapping[str, Fit]) -> list[Judged]:
 
 
 def deployed(gpu: str = "h100-sxm", **options: Any) -> Deployment:
-    return Deployment(gpu=accelerator(gpu), **({"context": 8192} | options))
+    return Deployment(gpu=accelerator(gpu), **({"engine": "vllm", "context": 8192} | options))
 
 
 def of(model: Model, deployment: Deployment) -> Overheads:
@@ -497,7 +497,7 @@ def test_the_total_alone_is_that_of_the_parts(model_id: str, name: str) -> None:
 
 def test_the_graph_estimate_that_is_not_foreseen_is_said() -> None:
     """Issue 53013: 118.65 GiB for a mixture as tp 2 × dp 4 with expert parallelism; the start was refused."""
-    wide = Deployment(gpu=accelerator("h200-sxm"), context=8192, tp=2, dp=4, expert_parallel=True)
+    wide = Deployment(gpu=accelerator("h200-sxm"), context=8192, tp=2, dp=4, expert_parallel=True, engine="vllm")
     deepseek = catalogue.load("deepseek-ai/DeepSeek-V3")
 
     def said(deployment: Deployment) -> bool:

@@ -21,7 +21,7 @@ QWEN = "Qwen/Qwen3-30B-A3B"
 
 
 def deployment(**chosen) -> Deployment:
-    return Deployment(**{"gpu": accelerator("h100-sxm"), "context": 8192} | chosen)
+    return Deployment(**{"engine": "vllm", "gpu": accelerator("h100-sxm"), "context": 8192} | chosen)
 
 
 def only(model_id: str, **chosen):

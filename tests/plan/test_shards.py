@@ -24,7 +24,7 @@ def asked(model_id: str, **chosen) -> str:
 
 
 def deployment(**chosen) -> Deployment:
-    return Deployment(**{"gpu": accelerator("h100-sxm"), "context": 8192} | chosen)
+    return Deployment(**{"engine": "vllm", "gpu": accelerator("h100-sxm"), "context": 8192} | chosen)
 
 
 @pytest.mark.parametrize(

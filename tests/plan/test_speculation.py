@@ -34,7 +34,7 @@ def drafted(model_id: str = LLAMA_1B, weight_format: str | None = None) -> Draft
 
 
 def deployed(gpu: str = "h200-sxm", **options: Any) -> Deployment:
-    return Deployment(gpu=accelerator(gpu), **({"context": 32_768} | options))
+    return Deployment(gpu=accelerator(gpu), **({"engine": "vllm", "context": 32_768} | options))
 
 
 def planned(model_id: str, **options: Any) -> Plan:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from kvcore.engines.base import Common, Option, check_whole
+from kvcore.deployment import Request
+from kvcore.engines.base import Option, check_whole, longest_request, own_values
 from kvcore.engines.releases import followed
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
@@ -151,24 +150,27 @@ GPU_DEFAULTS: tuple[tuple[int, int, int, int], ...] = (
 )
 
 
-def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> SglangSettings:
-    """Settings for a request; EngineError for a value, a platform or a version that is not followed."""
-    if common.platform != "cuda":
-        raise EngineError(f"sglang: its rules on {common.platform} are not followed here; cuda is")
-    length = common.max_model_len if common.max_model_len is not None else model.context_limit
-    if length is None:
-        raise EngineError("sglang: the model states no longest context; say --max-model-len")
-    chosen = {name: value for name, value in values.items() if value is not None}
-    if common.gpu is not None:
-        chosen["gpu_mib"] = common.gpu.memory_bytes // MIB
-        chosen["compute_capability"] = _capability(common.gpu.compute_capability)
+def make_settings(model: Model, asked: Request) -> SglangSettings:
+    """Settings for a request; EngineError for a value, a platform or a version that is not followed.
+
+    Where attention is data-parallel, SGLang counts all GPUs as tensor-parallel ranks, and a request counts replicas.
+    """
+    if asked.platform != "cuda":
+        raise EngineError(f"sglang: its rules on {asked.platform} are not followed here; cuda is")
+    length = longest_request("sglang", model, asked)
+    ranks, chosen = asked.tp, own_values("sglang", OPTIONS, asked)
+    if asked.dp_attention:
+        ranks, chosen = asked.tp * asked.dp, {"dp_size": asked.dp} | chosen
+    if asked.gpu is not None:
+        chosen["gpu_mib"] = asked.gpu.memory_bytes // MIB
+        chosen["compute_capability"] = _capability(asked.gpu.compute_capability)
     return SglangSettings(
         context_length=length,
-        kv_cache_dtype=common.kv_dtype,
-        tp_size=common.tp,
-        pp_size=common.pp,
-        dcp_size=common.dcp,
-        version=followed("sglang", common.version or VERSION, "0.4 and 0.5", first=(0, 4), before=(0, 6)),
+        kv_cache_dtype=asked.kv_dtype,
+        tp_size=ranks,
+        pp_size=asked.pp,
+        dcp_size=asked.dcp,
+        version=followed("sglang", asked.engine_version or VERSION, "0.4 and 0.5", first=(0, 4), before=(0, 6)),
         **chosen,
     )
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from kvcore.engines.base import Common, Option, check_whole
+from kvcore.deployment import Request
+from kvcore.engines.base import Option, check_whole, longest_request, own_values
 from kvcore.engines.releases import followed
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
@@ -79,25 +78,30 @@ class TensorRtLlmSettings:
         return tuple(min(window, self.max_seq_len) for window in self.max_attention_window) or (self.max_seq_len,)
 
 
-def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> TensorRtLlmSettings:
-    """Settings for a request; EngineError for a value, a platform or a version that is not followed."""
-    if common.platform != "cuda":
-        raise EngineError(f"tensorrt-llm: it does not run on {common.platform}")
-    if common.dcp != 1:
+def make_settings(model: Model, asked: Request) -> TensorRtLlmSettings:
+    """Settings for a request; EngineError for a value, a platform or a version that is not followed.
+
+    Where attention is data-parallel, all GPUs count as tensor-parallel ranks, and a request counts replicas.
+    """
+    if asked.platform != "cuda":
+        raise EngineError(f"tensorrt-llm: it does not run on {asked.platform}")
+    if asked.dp_attention and asked.tp > 1:
+        raise EngineError(
+            f"tensorrt-llm: attention is data-parallel over all ranks or none: tp {asked.tp} beside it cannot be"
+        )
+    if asked.dcp != 1:
         raise EngineError("tensorrt-llm: it has no decode context parallel")
-    length = common.max_model_len if common.max_model_len is not None else model.context_limit
-    if length is None:
-        raise EngineError("tensorrt-llm: the model states no longest context; say --max-model-len")
-    chosen = {name: value for name, value in values.items() if value is not None}
+    length = longest_request("tensorrt-llm", model, asked)
+    chosen = own_values("tensorrt-llm", OPTIONS, asked)
     if isinstance(chosen.get("max_attention_window"), str):
         chosen["max_attention_window"] = _windows(chosen["max_attention_window"])
     return TensorRtLlmSettings(
         max_seq_len=length,
-        dtype=common.kv_dtype,
-        tp_size=common.tp,
-        pp_size=common.pp,
+        dtype=asked.kv_dtype,
+        tp_size=asked.tp * asked.dp if asked.dp_attention else asked.tp,
+        pp_size=asked.pp,
         # The paged pools that these rules describe came with 0.8.
-        version=followed("tensorrt-llm", common.version or VERSION, "0.8 to 1", first=(0, 8), before=(2,)),
+        version=followed("tensorrt-llm", asked.engine_version or VERSION, "0.8 to 1", first=(0, 8), before=(2,)),
         **chosen,
     )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-from kvcore.engines.base import Common, Option
+from kvcore.deployment import Request
+from kvcore.engines.base import Option, longest_request, own_values
 from kvcore.engines.releases import followed, release
 from kvcore.engines.vllm.settings import CPU_VERSION, V1_ONLY_FROM, VERSION, VllmSettings, has_small_defaults
-from kvcore.errors import EngineError
 from kvcore.model.model import Model
+from kvcore.ranks.parts import prediction_head
 
 OPTIONS = (
     Option(flag="--block-size", field="block_size", kind="integer", help="tokens a block"),
@@ -61,38 +61,34 @@ OPTIONS = (
         flag="--num-gpu-blocks-override", field="num_gpu_blocks_override", kind="integer", help="blocks of the pool"
     ),
 )
-_NEGATIONS = {option.field: option.turns_off for option in OPTIONS if option.turns_off is not None}
 
 
-def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> VllmSettings:
+def make_settings(model: Model, asked: Request) -> VllmSettings:
     """Settings of a request for a model; EngineError for a version or a value that cannot be."""
-    length = common.max_model_len if common.max_model_len is not None else model.context_limit
-    if length is None:
-        raise EngineError("vllm: the model states no longest context; say --max-model-len")
-    chosen = {name: value for name, value in values.items() if value is not None and name not in _NEGATIONS}
-    for negation, name in _NEGATIONS.items():
-        if values.get(negation):
-            chosen[name] = False
-    version = check_version(common.version or (VERSION if common.platform == "cuda" else CPU_VERSION))
+    length = longest_request("vllm", model, asked)
+    chosen = own_values("vllm", OPTIONS, asked)
+    if asked.draft is not None and asked.draft.own:
+        chosen = {"mtp_layers": _own_layers(model)} | chosen
+    version = check_version(asked.engine_version or (VERSION if asked.platform == "cuda" else CPU_VERSION))
     found = release(version)
-    gpu = common.gpu
-    if gpu is not None and common.platform == "cuda":
+    gpu = asked.gpu
+    if gpu is not None and asked.platform == "cuda":
         chosen["gpu_bytes"] = gpu.memory_bytes
         chosen["compute_capability"] = _capability(gpu.compute_capability)
         chosen["small_defaults"] = has_small_defaults(gpu, version)
     if found < V1_ONLY_FROM:
         chosen["pictures"] = pictures = _pictures(model)
         # Before Ampere the newer core did not serve at first, nor bitsandbytes' formats nor cross attention.
-        old = chosen.get("compute_capability", 9.0) < 8 or common.weight_format == "bnb4" or pictures == "cross"
+        old = chosen.get("compute_capability", 9.0) < 8 or asked.weight_format == "bnb4" or pictures == "cross"
         chosen["needs_older_core"] = old
     return VllmSettings(
         max_model_len=length,
-        kv_cache_dtype=common.kv_dtype,
-        tensor_parallel_size=common.tp,
-        pipeline_parallel_size=common.pp,
-        decode_context_parallel_size=common.dcp,
-        max_num_seqs=common.max_num_seqs,
-        platform=common.platform,
+        kv_cache_dtype=asked.kv_dtype,
+        tensor_parallel_size=asked.tp,
+        pipeline_parallel_size=asked.pp,
+        decode_context_parallel_size=asked.dcp,
+        max_num_seqs=asked.max_num_seqs,
+        platform=asked.platform,
         version=version,
         **chosen,
     )
@@ -103,6 +99,12 @@ def _pictures(model: Model) -> Literal["none", "tokens", "cross"]:
 
     made = tower(model)
     return "none" if made is None else "cross" if made.crosses else "tokens"
+
+
+def _own_layers(model: Model) -> int:
+    """Layers with a cache of the model's own prediction modules."""
+    head = prediction_head(model)
+    return 0 if head is None else sum(any(memory.kind != "none" for memory in layer) for layer in head.layers)
 
 
 def check_version(version: str) -> str:

@@ -15,7 +15,6 @@ from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import vllm_groups
-from kvcore.plan.fill.settings import engine_settings
 from kvcore.ranks.speculation import speculator
 from kvcore.terms import Term
 
@@ -34,7 +33,7 @@ class VllmFiller:
 
     def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
         self.model = model
-        self.settings: VllmSettings = engine_settings(model, deployment, context)
+        self.settings: VllmSettings = VLLM.settings(model, deployment.at(context))
         # Groups and pages do not depend on the length, only how many pages of each a request claims.
         self.groups, self.block, self.block_bytes = _planned(
             model, replace(self.settings, max_model_len=1, max_num_seqs=None)

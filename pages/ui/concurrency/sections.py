@@ -423,7 +423,8 @@ def _command(model: Model, wanted: Deployment, users: int) -> Command | str:
 def _logged(model: Model, wanted: Deployment, kv_bytes: int) -> tuple[str, ...]:
     """What one replica would log about such a pool; nothing where the engine logs nothing or refuses."""
     try:
-        return engine(wanted.engine).capacity(model, wanted.settings(model), kv_bytes).log_lines
+        chosen = engine(wanted.engine)
+        return chosen.capacity(model, chosen.settings(model, wanted), kv_bytes).log_lines
     except KVCoreError:
         return ()
 
