@@ -16,6 +16,7 @@ from typing import Any
 
 from kvcore.deployment import Deployment
 from kvcore.engines.releases import release
+from kvcore.engines.vllm import VLLM
 from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Model, model_from_config, parse_config
@@ -218,7 +219,7 @@ def _start(record: dict[str, Any]) -> Start:
     # A tower that the catalogue's model of the same layers does not have.
     towered = replace(own, tower=own.tower or replace(QWEN_VL, stated=False)) if record["multimodal"] else own
     made = profile(model, deployment, made=towered)
-    weights = rank_weights(model, deployment)[0]
+    weights = rank_weights(model, deployment, VLLM)[0]
     stated = logged.get("total_gpu_gib")
     total = stated or deployment.gpu.memory_bytes / GIB
     published = not record["weights_note"]

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, KVCoreError, PlanError, UnitError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
@@ -189,9 +190,9 @@ def basis(model: Model, deployment: Deployment) -> Basis:
     context = max(1, deployment.context if limit is None else min(deployment.context, limit))
     if refused := not_followed(deployment.engine, deployment.gpu):
         return Basis(model=model, deployment=deployment, reason="engine", refused=refused, limit=limit)
-    if refused := not_speculated(model, deployment):
-        return Basis(model=model, deployment=deployment, reason="engine", refused=refused, limit=limit)
     try:
+        if refused := not_speculated(model, deployment, engine(deployment.engine)):
+            return Basis(model=model, deployment=deployment, reason="engine", refused=refused, limit=limit)
         if refused := check(model, deployment):
             return Basis(model=model, deployment=deployment, reason="split", refused=refused, limit=limit)
         made = filler(model, deployment, context)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
+from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, UnitError
 from kvcore.model.model import Model
 from kvcore.plan.basis import NONE, Basis, Held, basis, sizes
@@ -184,7 +185,8 @@ def _notes(base: Basis, layout: Layout | None, longest: Range[int]) -> tuple[str
     newer = newer_note(base.deployment)
     notes: dict[str, None] = {newer: None} if newer else {}
     notes |= dict.fromkeys(f"{note}." for note in shard_notes(base.model, base.deployment))
-    notes |= dict.fromkeys(speculation_notes(base.model, base.deployment))
+    chosen = engine(base.deployment.engine)
+    notes |= dict.fromkeys(speculation_notes(base.model, base.deployment, chosen))
     for pool in base.pools:
         notes |= dict.fromkeys(pool.overheads.notes)
     if layout is not None:

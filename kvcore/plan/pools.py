@@ -13,19 +13,19 @@ from functools import lru_cache
 from math import ceil
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
 from kvcore.engines.sglang import SGLANG
 from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
 from kvcore.engines.tensorrt_llm.settings import FREE_GPU_MEMORY_FRACTION
 from kvcore.engines.vllm.settings import default_utilization
 from kvcore.errors import PlanError
-from kvcore.hardware.gpus import accelerator
+from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.model import Model
 from kvcore.plan.overheads import Overheads, overheads
 from kvcore.ranks.speculation import speculator_bytes, with_speculator
 from kvcore.ranks.weights import RankWeights, rank_weights
 from kvcore.terms import Range, Term
 
-_ANY_GPU = accelerator("h100-sxm")
 _SGLANG_STANDALONE, _SGLANG_HEAD = 6 * 1024, 2 * 1024
 NO_OVERHEADS = Overheads(parts=(), total=Range.exactly(0), notes=())
 
@@ -83,13 +83,21 @@ def check_known(model: Model, deployment: Deployment, loaded: tuple[RankWeights,
 
 
 def loaded_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
-    """The weights of each stage: the same whatever the context, the GPU or the share of its memory."""
-    return _loaded(model, replace(deployment, context=1, gpu=_ANY_GPU, utilization=None, kv_bytes=None))
+    """The weights of each stage: the same whatever the context, the size of the GPU or the share of its memory."""
+    gpu = _of_class(deployment.gpu.compute_capability)
+    return _loaded(model, replace(deployment, context=1, gpu=gpu, utilization=None, kv_bytes=None))
+
+
+@lru_cache(maxsize=64)
+def _of_class(compute_capability: str | None) -> Accelerator:
+    """One accelerator for all that have the same kernels: these pad weights differently, whatever the memory."""
+    return replace(accelerator("h100-sxm"), compute_capability=compute_capability)
 
 
 @lru_cache(maxsize=1024)
 def _loaded(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
-    return with_speculator(rank_weights(model, deployment), model, deployment)
+    chosen = engine(deployment.engine)
+    return with_speculator(rank_weights(model, deployment, chosen), model, deployment, chosen)
 
 
 def usable_share(model: Model, deployment: Deployment) -> float:

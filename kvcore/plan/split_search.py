@@ -136,7 +136,7 @@ class Search:
         share = usable_share(self.model, deployment)
         return tuple(
             left_for_cache(deployment, share, weights, total_overheads(self.model, deployment, weights, share)).low
-            for weights in split.loaded
+            for weights in loaded_weights(self.model, deployment)
         )
 
 

@@ -24,6 +24,7 @@ from kvcore.units import GIB
 from pages.ui import theme
 from pages.ui.concurrency import address, curves, examples, levers, memory, sweep_chart, words
 from pages.ui.concurrency import grid as plan_grid
+from tests.pages.rendered import html_bodies
 from tests.pages.rendered import rendered as read
 
 APP = str(Path(__file__).parents[2] / "app.py")
@@ -66,7 +67,7 @@ def captions(at: AppTest) -> str:
 
 
 def tables(at: AppTest) -> str:
-    return "".join(html.proto.body for html in at.get("html") if "kv-table" in html.proto.body)
+    return "".join(body for body in html_bodies(at) if "kv-table" in body)
 
 
 def alts(at: AppTest) -> list[str]:
@@ -288,7 +289,7 @@ def test_who_proposes_tokens_is_chosen_and_travels() -> None:
     at.selectbox(key="plan_draft").set_value("Qwen/Qwen3-0.6B")
     rerun(at)
     assert at.query_params["draft"] == "Qwen/Qwen3-0.6B"
-    shown = " ".join(html.proto.body for html in at.get("html"))
+    shown = " ".join(html_bodies(at))
     assert "draft model or prediction layers" in shown
     assert "draft_model" in " ".join(code.value for code in at.code)
     at = open_page(model="deepseek-ai/DeepSeek-V3", gpu="h200-sxm", spec="1", draft="mtp")
@@ -790,7 +791,7 @@ def test_what_may_fit_is_said_alike_everywhere() -> None:
     for users, why in ((most.best, "at best guess"), (most.high, "at the hopeful end only")):
         at = open_page(users=str(users), kept="as-is", split="tp8")
         assert title(at).startswith(f"{users} users may fit, or not: ")
-        cards_html = " ".join(html.proto.body for html in at.get("html")) + captions(at)
+        cards_html = " ".join(html_bodies(at)) + captions(at)
         assert f"{users} users may fit, or not: {why}" in read(cards_html)
         assert any(f"{users} requests of 32K tokens may fit, or not: " in read(one.value) for one in at.markdown)
         assert f"{users}: may fit, or not" in tables(at)

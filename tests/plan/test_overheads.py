@@ -34,9 +34,10 @@ from kvcore.plan.overhead_shape import captured_graphs, profile, shape
 from kvcore.plan.overhead_tower import Tower
 from kvcore.plan.overheads import Overheads, fitted, overheads, total_overheads
 from kvcore.plan.pools import usable_share
-from kvcore.ranks.weights import RankWeights, rank_weights
+from kvcore.ranks.weights import RankWeights
 from kvcore.sources import catalogue
 from kvcore.units import GIB
+from tests.models import rank_weights
 
 LLAMA_8B, QWEN_06B = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-0.6B"
 

@@ -14,10 +14,11 @@ from kvcore.hardware.gpus import accelerator
 from kvcore.plan import pools as module
 from kvcore.plan.overheads import Overhead, Overheads
 from kvcore.plan.pools import loaded_weights, pools, usable_share
-from kvcore.ranks.weights import RankWeights, rank_weights
+from kvcore.ranks.weights import RankWeights
 from kvcore.sources.catalogue import entries, load
 from kvcore.terms import Range
 from kvcore.units import GIB
+from tests.models import rank_weights
 
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 GPU = replace(accelerator("h100-sxm"), reported_bytes=80 * GIB)
@@ -114,9 +115,22 @@ def test_terms_are_the_sum_with_its_numbers() -> None:
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers"])
 @pytest.mark.parametrize("model_id", [entry.model_id for entry in entries()][::20])
-def test_weights_depend_on_neither_gpu_nor_context(name: str, model_id: str) -> None:
+def test_weights_depend_on_neither_the_size_of_the_gpu_nor_the_context(name: str, model_id: str) -> None:
     # Plans keep them for all GPUs and contexts.
     model = load(model_id)
     for gpu in ("t4", "mi300x", "apple-m4-max-128"):
         deployment = plain(name, gpu=accelerator(gpu), context=99, utilization=0.4)
         assert loaded_weights(model, deployment) == rank_weights(model, deployment)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gib"), [("h100-sxm", 32.922), ("h200-sxm", 32.922), ("b200", 34.267), ("a100-sxm-80gb", 34.267)]
+)
+def test_experts_are_padded_for_the_kernels_of_the_gpu(gpu: str, gib: float) -> None:
+    # 2,880 wide, over two ranks 1,440: 64s of Triton's kernels on a Hopper make 1,472, 128s and 256s 1,536.
+    deployment = Deployment(gpu=accelerator(gpu), context=32_768, tp=2, engine="vllm")
+    model = load("openai/gpt-oss-120b")
+    (weights,) = loaded_weights(model, deployment)
+    assert weights.bytes / GIB == pytest.approx(gib, abs=0.001)
+    assert (weights,) == rank_weights(model, deployment)
+    assert pools(model, deployment)[0].weights_bytes == weights.bytes

@@ -19,7 +19,8 @@ from kvcore.engines.ollama import OLLAMA, ONE_SLOT, OllamaSettings, default_batc
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.fill.base import NOTHING, Fill
-from kvcore.plan.fill.draft import draft_deployment, llamacpp_context, with_draft
+from kvcore.plan.fill.draft import llamacpp_context, with_draft
+from kvcore.ranks.speculation import alone
 from kvcore.terms import Term
 
 # Options that say what the slots share.
@@ -67,7 +68,7 @@ class SlotFiller:
         if self.draft is None:
             return None, 0
         gpus = self.deployment.replica_gpus
-        own = draft_deployment(self.draft, self.deployment)
+        own = alone(self.draft, self.deployment, LLAMACPP.rules)
         last = gpus > 1 and len(self.draft.layers) < gpus
         found = SlotFiller(self.draft, replace(own, tp=1, pp=1) if last else own, context)
         shift = gpus - 1 if last else 0

@@ -13,8 +13,8 @@ from kvcore.engines.sglang.pools import Need, pool_sizes, request_need, window_t
 from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.model.model import Model
 from kvcore.plan.fill.base import NOTHING, Fill
-from kvcore.plan.fill.draft import draft_deployment, sglang_with_draft, with_draft
-from kvcore.ranks.speculation import speculator
+from kvcore.plan.fill.draft import sglang_with_draft, with_draft
+from kvcore.ranks.speculation import alone, speculator
 from kvcore.terms import Term
 
 
@@ -35,7 +35,7 @@ class SglangFiller:
         plain = self.stages = stages(model, self.settings)
         self.draft = speculator(model, deployment)
         if self.draft is not None:
-            own = SGLANG.settings(self.draft, draft_deployment(self.draft, deployment).at(context))
+            own = SGLANG.settings(self.draft, alone(self.draft, deployment, SGLANG.rules).at(context))
             self.stages = sglang_with_draft(plain, self.draft, self.settings.dcp_size, own)
         self.plain = plain
         self.page = page_size(model, self.settings)

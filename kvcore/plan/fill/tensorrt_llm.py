@@ -13,8 +13,8 @@ from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, TensorRtLlmSett
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.plan.fill.base import NOTHING, Fill
-from kvcore.plan.fill.draft import draft_deployment, with_draft
-from kvcore.ranks.speculation import speculator
+from kvcore.plan.fill.draft import with_draft
+from kvcore.ranks.speculation import alone, speculator
 from kvcore.terms import Term
 
 
@@ -38,7 +38,7 @@ class TensorRtLlmFiller:
     def _draft_token(
         self, draft: Model, deployment: Deployment, context: int, found: tuple[tuple[WindowPool, ...], ...]
     ) -> int:
-        own = stage_pools(draft, TENSORRT_LLM.settings(draft, draft_deployment(draft, deployment).at(context)))
+        own = stage_pools(draft, TENSORRT_LLM.settings(draft, alone(draft, deployment, TENSORRT_LLM.rules).at(context)))
         if any(len(pools) > 1 for pools in (*found, *own)):
             raise EngineError("tensorrt-llm: how windows share the memory with a draft's cache is not followed here")
         return sum(pool.token_bytes for pools in own for pool in pools)
