@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from kvcore.plan.fill.settings import engine_settings
 from packaging.specifiers import SpecifierSet
 
 from kvcore.cli import main
@@ -22,8 +21,9 @@ from kvcore.plan.overhead_shape import profile
 from kvcore.plan.overheads import Overheads, overheads
 from kvcore.plan.pools import usable_share
 from kvcore.plan.sharing import batched_tokens
-from kvcore.ranks.weights import rank_weights
 from kvcore.sources import catalogue
+from tests.models import rank_weights
+from tests.models import settings as of_engine
 
 LLAMA_8B, GEMMA_27B = "meta-llama/Llama-3.1-8B-Instruct", "google/gemma-3-27b-it"
 VISION_11B = "meta-llama/Llama-3.2-11B-Vision-Instruct"
@@ -80,7 +80,7 @@ def taken(model: Model, deployment: Deployment) -> Overheads:
 )
 def test_batches_of_vllm_by_release_and_device(gpu: str, version: str | None, tokens: int, sequences: int) -> None:
     """engine/arg_utils.py of the releases on PyPI (get_batch_defaults, before 0.11.1 _set_default_args_v1)."""
-    settings = started(gpu, version=version).settings(catalogue.load(LLAMA_8B))
+    settings = of_engine(catalogue.load(LLAMA_8B), started(gpu, version=version))
     assert (settings.batched_tokens, settings.sequences) == (tokens, sequences)
 
 
@@ -92,7 +92,7 @@ def test_the_batch_of_vllm_is_one_in_every_layer(model_id: str, version: str | N
         if not runs_on("vllm", gpu):
             continue
         deployment = started(gpu.id, version=version)
-        settings = engine_settings(model, deployment, deployment.context)
+        settings = of_engine(model, deployment)
         run, made = profile(model, deployment), filler(model, deployment, deployment.context)
         assert run.tokens == settings.batched_tokens == batched_tokens(model, deployment), gpu.id
         assert settings.sequences == made.sequences, gpu.id
@@ -118,20 +118,20 @@ def test_tokens_of_a_step_are_no_more_than_its_requests_bring() -> None:
     """Since 0.11.1: max_num_seqs × max_model_len; and of a default, no more requests than tokens."""
     model = catalogue.load(LLAMA_8B)
     few = started("h100-sxm", max_num_seqs=2, context=1024)
-    assert few.settings(model).batched_tokens == profile(model, few).tokens == 2048
+    assert of_engine(model, few).batched_tokens == profile(model, few).tokens == 2048
     old = started("h100-sxm", max_num_seqs=2, context=1024, version="0.11.0")
-    assert old.settings(model).batched_tokens == profile(model, old).tokens == 8192
+    assert of_engine(model, old).batched_tokens == profile(model, old).tokens == 8192
     small = started("h100-sxm", max_num_batched_tokens=512)
-    assert small.settings(model).sequences == profile(model, small).seqs == 512
+    assert of_engine(model, small).sequences == profile(model, small).seqs == 512
 
 
 def test_a_processor_counts_its_ranks() -> None:
     """engine/arg_utils.py, 0.10 on: 2,048 tokens and 128 sequences for each rank of a CPU."""
-    from kvcore.engines.base import Common
+    from kvcore.deployment import Request
     from kvcore.engines.vllm import VLLM
 
     model = catalogue.load(LLAMA_8B)
-    made = VLLM.settings(model, Common(max_model_len=8192, platform="cpu", tp=2), {})
+    made = VLLM.settings(model, Request(context=8192, platform="cpu", tp=2))
     assert (made.batched_tokens, made.sequences) == (4096, 256)
 
 

@@ -9,6 +9,7 @@ from kvcore.engines.releases import is_among, release
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import accelerator
 from kvcore.sources import catalogue
+from tests.models import settings
 
 # Engine, releases that are followed, others.
 RELEASES = (
@@ -24,7 +25,8 @@ NO_VERSIONS = ("1.5K", "5.1e", "0.", "1", "v.1", "0.33.0\n", " 0.33.0", "1!0.33"
 
 def ask(engine: str, version: str) -> None:
     gpu = accelerator("h100-sxm")
-    Deployment(gpu=gpu, context=1024, engine=engine, engine_version=version).settings(catalogue.load("Qwen/Qwen3-0.6B"))
+    wanted = Deployment(gpu=gpu, context=1024, engine=engine, engine_version=version)
+    settings(catalogue.load("Qwen/Qwen3-0.6B"), wanted)
 
 
 @pytest.mark.parametrize(("engine", "known", "others"), RELEASES)

@@ -38,6 +38,7 @@ from kvcore.ranks.weights import RankWeights
 from kvcore.sources import catalogue
 from kvcore.units import GIB
 from tests.models import rank_weights
+from tests.models import settings as of_engine
 
 LLAMA_8B, QWEN_06B = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-0.6B"
 
@@ -325,7 +326,7 @@ def test_when_the_older_core_prefills_in_chunks_by_itself() -> None:
     model, pictures = catalogue.load(LLAMA_8B), catalogue.load("google/gemma-3-27b-it")
 
     def started(version: str, model: Model = model, context: int = 131_072) -> tuple[bool, int]:
-        settings = deployed(engine_version=version, context=context).settings(model)
+        settings = of_engine(model, deployed(engine_version=version, context=context))
         return settings.chunks_by_itself, settings.batched_tokens
 
     assert started("0.5.2") == (False, 131_072)
