@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from kvcore.cli.options import add_model_options, engine_values, read_memory, read_ranks, term_as_dict
-from kvcore.engines.base import Capacity, Common, Engine, Layout
+from kvcore.deployment import Request, as_options
+from kvcore.engines.base import Capacity, Engine, Layout
 from kvcore.engines.registry import NAMES, engine
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
@@ -47,17 +48,18 @@ def _run(options: argparse.Namespace) -> None:
     chosen = engine(options.engine)
     model = files.load(options.model, hub=options.hub, upper_bound=options.upper_bound, stdin=sys.stdin).model
     model = model if options.variant is None else variant(model, options.variant)
-    common = Common(
-        max_model_len=None if options.max_model_len is None else parse_tokens(options.max_model_len),
+    asked = Request(
+        context=None if options.max_model_len is None else parse_tokens(options.max_model_len),
         kv_dtype=options.kv_dtype,
         tp=read_ranks(options.tp, "--tp"),
         pp=read_ranks(options.pp, "--pp"),
         dcp=read_ranks(options.dcp, "--dcp"),
         gpu=None if options.gpu is None else accelerator(options.gpu),
         platform=options.platform,
-        version=options.engine_version,
+        engine_version=options.engine_version,
+        options=as_options(engine_values(chosen, options.unknown)),
     )
-    settings = chosen.settings(model, common, engine_values(chosen, options.unknown))
+    settings = chosen.settings(model, asked)
     layout = chosen.layout(model, settings)
     memory = read_memory(options.kv_bytes, options.kv_gib)
     capacity = None if memory is None else chosen.capacity(model, settings, memory)

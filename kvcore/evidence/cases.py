@@ -14,7 +14,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from kvcore.engines.base import Common
+from kvcore.deployment import Request, as_options
 from kvcore.engines.llamacpp import LLAMACPP
 from kvcore.engines.vllm import VLLM, VllmSettings
 from kvcore.errors import KVCoreError
@@ -303,7 +303,7 @@ def _llamacpp_runs() -> tuple[Case, ...]:
 def _llamacpp_run(record: Mapping[str, Any]) -> Case:
     """One run of llama.cpp: the size of all its caches together."""
     model = catalogue.load(_LLAMACPP_MODELS[record["name"].partition("-")[0]])
-    settings = LLAMACPP.settings(model, Common(max_model_len=None, platform="cpu"), _llamacpp_flags(record["args"]))
+    settings = LLAMACPP.settings(model, Request(platform="cpu", options=as_options(_llamacpp_flags(record["args"]))))
     readings = read_log("\n".join(LLAMACPP.log_lines(model, settings)))
     ours = sum(cache.size.nearest_bytes for reading in readings for cache in reading.caches) / MIB
     stated = sum(size["mib"] for size in record["sizes"])

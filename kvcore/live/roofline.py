@@ -16,7 +16,7 @@ from kvcore.errors import LiveError
 from kvcore.live.host import Host
 from kvcore.live.options import Setup
 from kvcore.live.shape import LiveShape, cache_format, matrices, model_of, step_weight_bytes
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.timing import decode_cache_work, prefill_cache_work
 from kvcore.units import GB, check_batch, check_tokens
 

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, KVCoreError, PlanError, UnitError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import weight_format
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.ends import Ends
 from kvcore.plan.fill import Fill, Filler, filler
 from kvcore.plan.machines import not_followed
-from kvcore.plan.pool_ranges import PoolRanges, Sizes
+from kvcore.plan.pool_ranges import PoolRanges, Sizes, by_stage
 from kvcore.plan.pools import Pool, check_known, loaded_weights, usable_share
 from kvcore.plan.shards import check
-from kvcore.plan.speculation import refused as not_speculated
+from kvcore.ranks.speculation import refused as not_speculated
+from kvcore.terms import End, Range
 from kvcore.units import MAX_BATCH, MAX_TOKENS
 
-NONE = Ends(low=0, best=0, high=0)
+NONE = Range.exactly(0)
 # A guess is mostly off by less than a block; beyond that, steps grow fast.
 _FIRST_STEP, _WIDER = 32, 8
 
@@ -34,8 +35,8 @@ class Held:
     requests that the engine allows binds at the safe end, and not the memory.
     """
 
-    requests: Ends[int]
-    concurrency: Ends[Fraction] | None = None
+    requests: Range[int]
+    concurrency: Range[Fraction] | None = None
     by_sequences: bool = False
 
 
@@ -59,14 +60,12 @@ class Basis:
         """The pools for the deployment's context with their terms in words, made when they are asked for."""
         return () if self.by_context is None else self.by_context.pools
 
-    def fills(self, context: int) -> Ends[Fill]:
+    def fills(self, context: int) -> Range[Fill]:
         """What one replica holds in requests of that length; EngineError for what the engine refuses."""
         if self.filler is None or self.by_context is None:
             raise EngineError(self.refused)
-        low, best, high = self.by_context.at(context)
-        least = self.filler.fill(context, low)
-        middle = least if best == low else self.filler.fill(context, best)
-        return Ends(low=least, best=middle, high=middle if high == best else self.filler.fill(context, high))
+        filler = self.filler
+        return self.by_context.at(context).map(lambda pools: filler.fill(context, pools))
 
     def whole(self, fill: Fill) -> int:
         """Whole requests at once on all replicas; a request lives on one of them."""
@@ -77,26 +76,23 @@ class Basis:
             each = min(each, self.filler.sequences)
         return self.deployment.dp * each
 
-    def requests(self, context: int) -> Ends[int]:
+    def requests(self, context: int) -> Range[int]:
         """Whole requests of that length at once, 0 where it is beyond the model's limit or the engine refuses it."""
         if self.filler is None or self.by_context is None or not self.allows(context):
             return NONE
         if not self.filler.keeps_cache:
             return self.without_cache(context)
-        low, best, high = self.by_context.at(context)
+        filler, pools = self.filler, self.by_context.at(context)
         try:
-            least = self._on_all(self.filler.count(context, low))
-            middle = least if best == low else self._on_all(self.filler.count(context, best))
-            most = middle if high == best else self._on_all(self.filler.count(context, high))
+            return pools.map(lambda size: self._on_all(filler.count(context, size)))
         except EngineError:
             return NONE
-        return Ends(low=least, best=middle, high=most)
 
     def held(self, context: int) -> Held:
         """The figures of a plan for requests of that length, without its words."""
         if self.filler is None or self.by_context is None or not self.allows(context):
             return Held(requests=NONE)
-        most, none_left = self.filler.sequences, min(self.by_context.at(context)[0]) <= 0
+        most, none_left = self.filler.sequences, min(self.by_context.at(context).low) <= 0
         if not self.filler.keeps_cache:
             return Held(requests=self.without_cache(context), by_sequences=most is not None and not none_left)
         try:
@@ -110,14 +106,12 @@ class Basis:
             by_sequences=bound and not none_left,
         )
 
-    def without_cache(self, context: int) -> Ends[int]:
+    def without_cache(self, context: int) -> Range[int]:
         """Requests at once of a model that keeps no cache: what the engine allows, wherever the weights fit."""
         if self.by_context is None:
             return NONE
         most = MAX_BATCH if self.filler is None or self.filler.sequences is None else self.filler.sequences
-        free = self.by_context.at(context)
-        low, best, high = (self.deployment.dp * most if min(size) >= 0 else 0 for size in free)
-        return Ends(low=low, best=best, high=high)
+        return self.by_context.at(context).map(lambda size: self.deployment.dp * most if min(size) >= 0 else 0)
 
     def allows(self, context: int) -> bool:
         """Whether the model can have a request of that length at all."""
@@ -128,15 +122,15 @@ class Basis:
         """The longest request that is thought of: the model's limit, else what can be typed."""
         return MAX_TOKENS if self.limit is None else self.limit
 
-    def longest(self, users: int = 1) -> Ends[int]:
+    def longest(self, users: int = 1) -> Range[int]:
         """The longest context of which so many requests fit, up to the model's limit; 0 where none does."""
         if self.filler is None:
             return NONE
-        low = self._longest(users, 0, 0)
-        best = self._longest(users, 1, low)
-        return Ends(low=low, best=best, high=self._longest(users, 2, best))
+        low = self._longest(users, "low", 0)
+        best = self._longest(users, "best", low)
+        return Range(low=low, best=best, high=self._longest(users, "high", best))
 
-    def _longest(self, users: int, end: int, least: int) -> int:
+    def _longest(self, users: int, end: End, least: int) -> int:
         """At one end of the range; `least` is known to fit. A pool never grows within one of the ranges."""
         if self.by_context is None or least == self.ceiling:
             return least
@@ -151,7 +145,7 @@ class Basis:
                 return found
         return least
 
-    def _guess(self, users: int, end: int) -> int:
+    def _guess(self, users: int, end: End) -> int:
         """Roughly the longest context: on the line through what is left over at the limit and at half of it."""
         if self.filler is None or self.by_context is None or not self.filler.keeps_cache or self.ceiling < 2:
             return self.ceiling
@@ -160,7 +154,7 @@ class Basis:
             far, near = (
                 [room - each * size for room, size in zip(rooms, self.filler.request_bytes(context), strict=True)]
                 for context in (self.ceiling, half)
-                for rooms in (self.by_context.at(context)[end],)
+                for rooms in (self.by_context.at(context).at(end),)
             )
         except EngineError:
             return half
@@ -170,13 +164,13 @@ class Basis:
         )
         return min(ends, default=half)
 
-    def _holds(self, context: int, users: int, end: int) -> bool:
+    def _holds(self, context: int, users: int, end: End) -> bool:
         if self.filler is None or self.by_context is None:
             return False
         each, most = -(-users // self.deployment.dp), self.filler.sequences
         if most is not None and each > most:
             return False
-        size = self.by_context.at(context)[end]
+        size = self.by_context.at(context).at(end)
         if not self.filler.keeps_cache:
             return min(size) >= 0
         try:
@@ -185,32 +179,20 @@ class Basis:
             return False
 
 
+@lru_cache(maxsize=256)
 def basis(model: Model, deployment: Deployment) -> Basis:
     """What an engine or a split refuses and weights that are not known are said by the basis, not raised.
 
     The last ones that were asked for are kept: a screen asks the same deployment for its plan, its grid and its gains.
     Raises UnitError for the name of a format that is not known, which is no refusal but a wrong word.
     """
-    try:
-        return _kept(model, deployment)
-    except TypeError:
-        # An option whose value cannot be a key.
-        return _made(model, deployment)
-
-
-@lru_cache(maxsize=256)
-def _kept(model: Model, deployment: Deployment) -> Basis:
-    return _made(model, deployment)
-
-
-def _made(model: Model, deployment: Deployment) -> Basis:
     limit = model.context_limit
     context = max(1, deployment.context if limit is None else min(deployment.context, limit))
     if refused := not_followed(deployment.engine, deployment.gpu):
         return Basis(model=model, deployment=deployment, reason="engine", refused=refused, limit=limit)
-    if refused := not_speculated(model, deployment):
-        return Basis(model=model, deployment=deployment, reason="engine", refused=refused, limit=limit)
     try:
+        if refused := not_speculated(model, deployment, engine(deployment.engine)):
+            return Basis(model=model, deployment=deployment, reason="engine", refused=refused, limit=limit)
         if refused := check(model, deployment):
             return Basis(model=model, deployment=deployment, reason="split", refused=refused, limit=limit)
         made = filler(model, deployment, context)
@@ -221,8 +203,9 @@ def _made(model: Model, deployment: Deployment) -> Basis:
             raise
         reason = "weights" if isinstance(refusal, PlanError) else "engine"
         return Basis(model=model, deployment=deployment, reason=reason, refused=str(refusal), limit=limit)
-    own = deployment if context == deployment.context else replace(deployment, context=context)
-    ranges = PoolRanges(model=model, deployment=own, loaded=loaded, share=share, longest=limit or MAX_TOKENS)
+    ranges = PoolRanges(
+        model=model, deployment=deployment.at(context), loaded=loaded, share=share, longest=limit or MAX_TOKENS
+    )
     return Basis(model=model, deployment=deployment, filler=made, by_context=ranges, limit=limit)
 
 
@@ -240,11 +223,7 @@ def _known_formats(deployment: Deployment) -> bool:
 
 def sizes(found: tuple[Pool, ...]) -> Sizes:
     """The bytes of each stage's pool at the safe end, at best guess and at the hopeful end."""
-    return (
-        tuple(pool.kv_bytes.low for pool in found),
-        tuple(pool.kv_bytes.best for pool in found),
-        tuple(pool.kv_bytes.high for pool in found),
-    )
+    return by_stage([pool.kv_bytes for pool in found])
 
 
 def last_that_holds(holds: Callable[[int], bool], low: int, high: int, guess: Callable[[], int]) -> int:

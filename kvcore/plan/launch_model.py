@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from kvcore.deployment import Draft
 from kvcore.errors import EngineError
 from kvcore.model.model import Files, Model
-from kvcore.plan.draft import Draft
 from kvcore.plan.launch_words import PLACEHOLDER, model_reference, stem
 from kvcore.sources.hub import CONFIG
 

@@ -12,25 +12,22 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil
 
+from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
+from kvcore.engines.sglang import SGLANG
 from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
-from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
-from kvcore.engines.vllm.budget import DEFAULT_UTILIZATION, OLD_UTILIZATION
+from kvcore.engines.tensorrt_llm.settings import FREE_GPU_MEMORY_FRACTION
+from kvcore.engines.vllm.settings import default_utilization
 from kvcore.errors import PlanError
-from kvcore.hardware.gpus import accelerator
+from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.ends import Ends
-from kvcore.plan.fill.settings import engine_settings
 from kvcore.plan.overheads import Overheads, overheads
-from kvcore.plan.rank_weights import RankWeights, rank_weights
-from kvcore.plan.speculation import speculator_bytes, with_speculator
-from kvcore.size import Term
+from kvcore.ranks.speculation import speculator_bytes, with_speculator
+from kvcore.ranks.weights import RankWeights, rank_weights
+from kvcore.terms import Range, Term
 
-# vLLM's default share before 0.21 (config/cache.py).
-_NEW_SHARE_FROM = (0, 21)
-_ANY_GPU = accelerator("h100-sxm")
 _SGLANG_STANDALONE, _SGLANG_HEAD = 6 * 1024, 2 * 1024
-NO_OVERHEADS = Overheads(parts=(), total=Ends(low=0, best=0, high=0), notes=())
+NO_OVERHEADS = Overheads(parts=(), total=Range.exactly(0), notes=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +45,7 @@ class Pool:
     usable_bytes: int
     weights_bytes: int
     overheads: Overheads
-    kv_bytes: Ends[int]
+    kv_bytes: Range[int]
     left_bytes: int
     terms: tuple[Term, ...]
     drafted: tuple[str, int] = ("", 0)
@@ -73,7 +70,7 @@ def pools(
     check_known(model, deployment, loaded)
     if share is None:
         share = usable_share(model, deployment)
-    return tuple(_pool(deployment, share, weights, overheads(model, deployment, weights)) for weights in loaded)
+    return tuple(_pool(deployment, share, weights, overheads(model, deployment, weights, share)) for weights in loaded)
 
 
 def check_known(model: Model, deployment: Deployment, loaded: tuple[RankWeights, ...]) -> None:
@@ -86,17 +83,21 @@ def check_known(model: Model, deployment: Deployment, loaded: tuple[RankWeights,
 
 
 def loaded_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
-    """The weights of each stage: the same whatever the context, the GPU or the share of its memory."""
-    try:
-        return _loaded(model, replace(deployment, context=1, gpu=_ANY_GPU, utilization=None, kv_bytes=None))
-    except TypeError:
-        # An option whose value cannot be a key.
-        return with_speculator(rank_weights(model, deployment), model, deployment)
+    """The weights of each stage: the same whatever the context, the size of the GPU or the share of its memory."""
+    gpu = _of_class(deployment.gpu.compute_capability)
+    return _loaded(model, replace(deployment, context=1, gpu=gpu, utilization=None, kv_bytes=None))
+
+
+@lru_cache(maxsize=64)
+def _of_class(compute_capability: str | None) -> Accelerator:
+    """One accelerator for all that have the same kernels: these pad weights differently, whatever the memory."""
+    return replace(accelerator("h100-sxm"), compute_capability=compute_capability)
 
 
 @lru_cache(maxsize=1024)
 def _loaded(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
-    return with_speculator(rank_weights(model, deployment), model, deployment)
+    chosen = engine(deployment.engine)
+    return with_speculator(rank_weights(model, deployment, chosen), model, deployment, chosen)
 
 
 def usable_share(model: Model, deployment: Deployment) -> float:
@@ -105,7 +106,7 @@ def usable_share(model: Model, deployment: Deployment) -> float:
     Of a device's total memory in vLLM and SGLang, of what is free after weights and activations in TensorRT-LLM.
     """
     if deployment.engine == "sglang":
-        settings = engine_settings(model, deployment, max(1, deployment.context))
+        settings = SGLANG.settings(model, deployment.at(max(1, deployment.context)))
         found = mem_fraction_static(model, settings)
         if deployment.draft is None or settings.mem_fraction_static is not None:
             return found
@@ -115,20 +116,11 @@ def usable_share(model: Model, deployment: Deployment) -> float:
         return float(round((settings.gpu_mib - kept) / settings.gpu_mib, 3))
     if deployment.engine == "tensorrt-llm":
         options = dict(deployment.options)
-        default = TensorRtLlmSettings(max_seq_len=1).free_gpu_memory_fraction
-        return float(options.get("free_gpu_memory_fraction") or deployment.utilization or default)
+        stated = options.get("free_gpu_memory_fraction") or deployment.utilization
+        return float(stated or FREE_GPU_MEMORY_FRACTION)
     if deployment.engine != "vllm":
         return 1.0
     return deployment.utilization or default_utilization(deployment.engine_version)
-
-
-def default_utilization(version: str | None) -> float:
-    """vLLM's gpu_memory_utilization where nobody says: 0.92, and 0.9 in older versions."""
-    if version is None:
-        return DEFAULT_UTILIZATION
-    parts = version.removeprefix("v").split(".")
-    numbers = tuple(int(part) for part in parts[:2] if part.isdecimal())
-    return OLD_UTILIZATION if len(numbers) == 2 and numbers < _NEW_SHARE_FROM else DEFAULT_UTILIZATION
 
 
 def has_share(engine: str) -> bool:
@@ -149,7 +141,7 @@ def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ..
             weights_bytes=loaded[stage].bytes if stage < len(loaded) else 0,
             drafted=speculator_bytes(loaded[stage]) if stage < len(loaded) else ("", 0),
             overheads=NO_OVERHEADS,
-            kv_bytes=Ends(low=kv_bytes, best=kv_bytes, high=kv_bytes),
+            kv_bytes=Range.exactly(kv_bytes),
             left_bytes=0,
             terms=(term,),
         )
@@ -157,15 +149,13 @@ def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ..
     )
 
 
-def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, over: Ends[int]) -> Ends[int]:
+def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, over: Range[int]) -> Range[int]:
     """The pool on one GPU of a stage: low where the overheads (in all) are high; negative where nothing is left."""
     total = deployment.gpu.memory_bytes
     if deployment.engine == "tensorrt-llm":
         exact = Fraction(str(share))
-        low, best, high = (_part(total - weights.bytes - used, exact) for used in (over.high, over.best, over.low))
-        return Ends(low=low, best=best, high=high)
-    usable = _usable(deployment, share) - weights.bytes
-    return Ends(low=usable - over.high, best=usable - over.best, high=usable - over.low)
+        return (total - weights.bytes - over).map(lambda free: _part(free, exact))
+    return _usable(deployment, share) - weights.bytes - over
 
 
 def _usable(deployment: Deployment, share: float) -> int:
@@ -225,7 +215,7 @@ def _part(free: int, share: Fraction) -> int:
 
 
 def _left_term(
-    deployment: Deployment, share: float, usable: int, weights: RankWeights, over: Overheads, kv: Ends[int]
+    deployment: Deployment, share: float, usable: int, weights: RankWeights, over: Overheads, kv: Range[int]
 ) -> Term:
     text = f"{usable:,} − {weights.bytes:,} − {over.total.high:,} B"
     if deployment.engine == "tensorrt-llm":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from kvcore.deployment import MAX_GPUS, Deployment, Split
 from kvcore.engines.base import Engine
 from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import UnitError
@@ -12,34 +13,23 @@ from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.hardware.systems import host_gpus
 from kvcore.model.memories import Indexer
 from kvcore.model.model import Model
-from kvcore.plan import speculation
-from kvcore.plan.deployment import MAX_GPUS, Deployment
-from kvcore.plan.rank_weights import expert_ranks, stages
-from kvcore.plan.shard_rules import MATRIX_SPLIT, is_latent, kv_heads, refusals
+from kvcore.ranks import speculation
+from kvcore.ranks.splits import is_latent, kv_heads
 
 # The rules of a split do not depend on the GPU; one is needed to ask.
 _ANY_GPU = "h100-sxm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class Shard(Split):
     """One way to split a model: `refused` says why the engine cannot, "" where it can; `notes` what it means."""
 
-    tp: int
-    pp: int
-    dp: int
-    dcp: int = 1
-    expert_parallel: bool = False
-    dp_attention: bool = False
     refused: str = ""
     notes: tuple[str, ...] = ()
 
     def onto(self, deployment: Deployment) -> Deployment:
         """The deployment in this split."""
-        return replace(
-            deployment, tp=self.tp, pp=self.pp, dp=self.dp, dcp=self.dcp, expert_parallel=self.expert_parallel,
-            dp_attention=self.dp_attention,
-        )  # fmt: skip
+        return deployment.on(self)
 
 
 def check(model: Model, deployment: Deployment) -> str:
@@ -47,13 +37,13 @@ def check(model: Model, deployment: Deployment) -> str:
 
     Raises EngineError for an engine that is not known. Memory is not looked at.
     """
-    _known(deployment.engine)
-    return next(refusals(model, deployment), "") or speculation.refused(model, deployment)
+    chosen = engine_of(deployment.engine)
+    return next(chosen.refusals(model, deployment), "") or speculation.refused(model, deployment, chosen)
 
 
 def notes(model: Model, deployment: Deployment) -> tuple[str, ...]:
     """What is held more than once, divided unevenly or sent between hosts in a split that is possible."""
-    return tuple(_notes(model, deployment))
+    return tuple(_notes(model, deployment, engine_of(deployment.engine)))
 
 
 def shards(model: Model, engine: str, gpus: int) -> tuple[Shard, ...]:
@@ -61,11 +51,11 @@ def shards(model: Model, engine: str, gpus: int) -> tuple[Shard, ...]:
 
     Raises EngineError for an engine that is not known and UnitError for a number of GPUs out of range.
     """
-    name = _known(engine).name
+    chosen = engine_of(engine)
     if not 1 <= gpus <= MAX_GPUS:
         raise UnitError(f"GPUs: {gpus:,} is not within 1 … {MAX_GPUS:,}")
     found = []
-    for deployment in _tries(model, name, gpus, accelerator(_ANY_GPU)):
+    for deployment in _tries(model, chosen, gpus, accelerator(_ANY_GPU)):
         reason = check(model, deployment)
         found.append(
             Shard(
@@ -77,45 +67,43 @@ def shards(model: Model, engine: str, gpus: int) -> tuple[Shard, ...]:
     return tuple(sorted(found, key=_order))
 
 
-def _known(name: str) -> Engine:
-    return engine_of(name)
-
-
 def _order(shard: Shard) -> tuple[object, ...]:
     return (bool(shard.refused), shard.pp, shard.dp, shard.dp_attention, shard.dcp, shard.expert_parallel)
 
 
-def _tries(model: Model, engine: str, gpus: int, gpu: Accelerator) -> Iterator[Deployment]:
+def _tries(model: Model, engine: Engine, gpus: int, gpu: Accelerator) -> Iterator[Deployment]:
     """Divisors of the number of GPUs for each way; of engines that split by layers, tensor parallel for its reason."""
-    base = Deployment(gpu=gpu, context=1, engine=engine)
+    base = Deployment(gpu=gpu, context=1, engine=engine.name)
+    apart = engine.rules.dp_attention not in ("", "replicas")
     divisors = [number for number in range(1, gpus + 1) if gpus % number == 0]
     for pp in divisors:
         for tp in (number for number in divisors if gpus // pp % number == 0):
             split = replace(base, tp=tp, pp=pp, dp=gpus // pp // tp)
             yield split
-            if engine not in MATRIX_SPLIT:
+            if engine.rules.whole_layers:
                 continue
             if model.experts is not None and split.tp * split.dp > 1:
                 yield replace(split, expert_parallel=True, dp_attention=split.dp > 1)
-            if split.dp > 1 and pp == 1 and engine != "vllm" and (model.experts is not None or is_latent(model)):
+            if split.dp > 1 and pp == 1 and apart and (model.experts is not None or is_latent(model)):
                 yield replace(split, dp_attention=True)
             if pp == 1 and split.dp == 1:
                 yield from (replace(split, dcp=dcp) for dcp in divisors if dcp > 1 and tp % dcp == 0)
 
 
-def _notes(model: Model, deployment: Deployment) -> Iterator[str]:
+def _notes(model: Model, deployment: Deployment, engine: Engine) -> Iterator[str]:
     tp, pp, dp = deployment.tp, deployment.pp, deployment.dp
-    if deployment.engine in MATRIX_SPLIT and tp > 1:
+    if not engine.rules.whole_layers and tp > 1:
         yield from _held_twice(model, deployment)
-    sizes = [len(stage) for stage in stages(model, deployment)]
+    sizes = [len(stage) for stage in engine.stages(model, deployment)]
     if len(set(sizes)) > 1:
         yield f"{len(model.layers)} layers over {len(sizes)} stages: {', '.join(map(str, sizes))}; the fullest binds"
+    experts = engine.ways(model, deployment).experts
     if deployment.expert_parallel and model.experts is not None:
-        number, ranks = model.experts.num_experts, expert_ranks(model, deployment)
+        number, ranks = model.experts.num_experts, experts
         most = -(-number // ranks)
         uneven = "" if number % ranks == 0 else f"; {number} are not divisible, so others have {most - 1}"
         yield f"{most} whole experts of a layer on each of {ranks} ranks{uneven}"
-    group = max(tp, expert_ranks(model, deployment))
+    group = max(tp, experts)
     if dp > 1 and group > tp:
         yield f"each of {dp} replicas holds all of attention; they share the experts over {group} ranks"
     elif dp > 1:

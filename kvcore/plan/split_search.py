@@ -6,17 +6,18 @@ from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from kvcore.errors import KVCoreError
+from kvcore.deployment import Deployment
+from kvcore.engines.vllm.settings import has_small_defaults
+from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.memories import Attention, Latent
 from kvcore.model.model import Model
 from kvcore.plan.basis import Basis, basis
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import Filler, filler
 from kvcore.plan.overheads import total_overheads
 from kvcore.plan.pools import left_for_cache, loaded_weights, pools, usable_share
-from kvcore.plan.rank_weights import RankWeights
 from kvcore.plan.shards import Shard, shards
+from kvcore.ranks.weights import RankWeights
 from kvcore.units import GIB
 
 # The GPU that bounds are made with.
@@ -66,8 +67,12 @@ class Search:
 
     def fewest(self, gpu: Accelerator) -> Basis | None:
         """The fewest of this GPU that suffice at the safe end, in the first split that holds nearly most; or None."""
-        share = usable_share(self.model, self.asked) if self.asked.engine == "vllm" else 1.0
-        usable, rules = gpu.memory_bytes * share, _rules(self.asked.engine, gpu)
+        try:
+            share = usable_share(self.model, self.asked) if self.asked.engine == "vllm" else 1.0
+            usable, rules = gpu.memory_bytes * share, _rules(self.asked.engine, self.asked.engine_version, gpu)
+        except EngineError:
+            # A release that is not followed holds nothing.
+            return None
         for count in self.counts:
             held: dict[Shard, int] = {}
             splits = self._valid(count)
@@ -95,11 +100,7 @@ class Search:
         if count not in self._splits:
             reference = accelerator(REFERENCE)
             asked = replace(self.asked, gpu=reference, utilization=None)
-            try:
-                self._splits[count] = _splits(self.model, asked, count)
-            except TypeError:
-                # An option whose value cannot be a key.
-                self._splits[count] = _all_splits(self.model, asked, count)
+            self._splits[count] = _splits(self.model, asked, count)
         return self._splits[count]
 
     def _bound(self, split: Split, usable: float, rules: Rules, gpu: Accelerator) -> float:
@@ -134,17 +135,13 @@ class Search:
             return tuple(pool.kv_bytes.low for pool in pools(self.model, deployment, loaded=split.loaded))
         share = usable_share(self.model, deployment)
         return tuple(
-            left_for_cache(deployment, share, weights, total_overheads(self.model, deployment, weights)).low
-            for weights in split.loaded
+            left_for_cache(deployment, share, weights, total_overheads(self.model, deployment, weights, share)).low
+            for weights in loaded_weights(self.model, deployment)
         )
 
 
 @lru_cache(maxsize=128)
 def _splits(model: Model, asked: Deployment, count: int) -> tuple[Split, ...]:
-    return _all_splits(model, asked, count)
-
-
-def _all_splits(model: Model, asked: Deployment, count: int) -> tuple[Split, ...]:
     """The valid splits of so many GPUs: the same for every GPU, share of its memory and number of users."""
     made = (_split(model, shard, asked) for shard in shards(model, asked.engine, count) if not shard.refused)
     return tuple(split for split in made if split is not None)
@@ -162,7 +159,7 @@ def _split(model: Model, shard: Shard, asked: Deployment) -> Split | None:
     return Split(shard=shard, loaded=loaded, weights_bytes=weights, least_request_bytes=slack * request)
 
 
-def _rules(engine: str, gpu: Accelerator) -> Rules:
+def _rules(engine: str, version: str | None, gpu: Accelerator) -> Rules:
     """What an engine's layout and defaults see of a GPU: two that are alike in it differ in their memory only."""
     tier = bisect_right(_TIERS.get(engine, ()), gpu.memory_bytes / GIB)
     try:
@@ -172,7 +169,8 @@ def _rules(engine: str, gpu: Accelerator) -> Rules:
         )
     except ValueError:
         capability = gpu.compute_capability or ""
-    return gpu.vendor, tier, capability, gpu.unified_memory, "a100" in gpu.id
+    small = engine == "vllm" and has_small_defaults(gpu, version)
+    return gpu.vendor, tier, capability, gpu.unified_memory, small
 
 
 def _is_plain(model: Model) -> bool:

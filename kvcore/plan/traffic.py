@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
+from kvcore.deployment import Deployment
 from kvcore.errors import PlanError, UnitError
 from kvcore.model.model import Model
 from kvcore.plan.basis import basis
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fits import Filling, Fit
 from kvcore.plan.moments import most_at_once
 from kvcore.plan.plan import Plan, plan_from
 from kvcore.plan.sharing import batched_tokens, shared_tokens
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.units import check_tokens
 
 __all__ = ["Active", "Expected", "Fit", "Traffic", "active_requests", "expected"]

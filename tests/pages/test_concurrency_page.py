@@ -11,21 +11,20 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.deployment import Deployment, Draft, Split
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import Draft
-from kvcore.plan.ends import Ends
 from kvcore.plan.grid import Grid, grid
 from kvcore.plan.plan import make_plan
-from kvcore.plan.split import Split
 from kvcore.plan.sweep import LEVERS
 from kvcore.scenario.concurrency import ConcurrencyOptions
 from kvcore.scenario.scenario import HOST_GPUS, Scenario
 from kvcore.sources import catalogue
+from kvcore.terms import Range
 from kvcore.units import GIB
 from pages.ui import theme
 from pages.ui.concurrency import address, curves, examples, levers, memory, sweep_chart, words
 from pages.ui.concurrency import grid as plan_grid
+from tests.pages.rendered import html_bodies
 from tests.pages.rendered import rendered as read
 
 APP = str(Path(__file__).parents[2] / "app.py")
@@ -68,7 +67,7 @@ def captions(at: AppTest) -> str:
 
 
 def tables(at: AppTest) -> str:
-    return "".join(html.proto.body for html in at.get("html") if "kv-table" in html.proto.body)
+    return "".join(body for body in html_bodies(at) if "kv-table" in body)
 
 
 def alts(at: AppTest) -> list[str]:
@@ -290,7 +289,7 @@ def test_who_proposes_tokens_is_chosen_and_travels() -> None:
     at.selectbox(key="plan_draft").set_value("Qwen/Qwen3-0.6B")
     rerun(at)
     assert at.query_params["draft"] == "Qwen/Qwen3-0.6B"
-    shown = " ".join(html.proto.body for html in at.get("html"))
+    shown = " ".join(html_bodies(at))
     assert "draft model or prediction layers" in shown
     assert "draft_model" in " ".join(code.value for code in at.code)
     at = open_page(model="deepseek-ai/DeepSeek-V3", gpu="h200-sxm", spec="1", draft="mtp")
@@ -356,7 +355,9 @@ def test_the_machine_travels_from_screen_to_screen() -> None:
 
 
 def plan_of(users: int = 30, pool: int | None = 50 * GIB, **more: int):  # type: ignore[no-untyped-def]
-    deployment = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, kv_bytes=pool, **more)
+    deployment = Deployment(
+        gpu=accelerator("h100-sxm"), context=32_768, tp=8, kv_bytes=pool, **{"engine": "vllm", **more}
+    )
     return make_plan(catalogue.load(LLAMA), deployment, users)
 
 
@@ -379,8 +380,10 @@ def test_what_proposes_is_a_part_of_the_bar() -> None:
     plain, drafted = (
         memory.shares(make_plan(catalogue.load(LLAMA), deployment, 1))[0]
         for deployment in (
-            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8),
-            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, speculative_tokens=2, draft=draft),
+            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, engine="vllm"),
+            Deployment(
+                gpu=accelerator("h100-sxm"), context=32_768, tp=8, speculative_tokens=2, draft=draft, engine="vllm"
+            ),
         )
     )
     assert drafted.weights == plain.weights
@@ -420,7 +423,7 @@ def test_cells_and_edges_of_the_heat_map() -> None:
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_the_heat_map_says_what_the_grid_says(name: str) -> None:
     found = Grid(
-        contexts=(1024, 2048), users=(1, 2, 4), most=(Ends(low=2, best=3, high=4), Ends(low=1, best=1, high=1)),
+        contexts=(1024, 2048), users=(1, 2, 4), most=(Range(low=2, best=3, high=4), Range.exactly(1)),
         fits=np.array([[2, 2], [2, 0], [1, 0]], dtype=np.int8), limits=(),
     )  # fmt: skip
     chart, alt = plan_grid.grid_chart(
@@ -448,7 +451,7 @@ def test_the_grid_of_the_screen_is_the_plans() -> None:
 
 def test_names_of_curves_have_room_beside_them_and_stand_apart() -> None:
     many = ["as planned", "TP 8 with DCP 8", "H200 SXM 141GB", "turboquant_4bit_nc cache", "turboquant_k3v4_nc cache"]
-    same = [Ends(low=8, best=8, high=8), Ends(low=4, best=4, high=4)]
+    same = [Range.exactly(8), Range.exactly(4)]
     lines = [curves.Curve(name=name, most=same, main=not at) for at, name in enumerate(many)]
     made = curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.LIGHT)
     assert made is not None
@@ -469,8 +472,8 @@ def test_names_of_curves_have_room_beside_them_and_stand_apart() -> None:
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_curves_are_drawn_and_said(name: str) -> None:
     lines = [
-        curves.Curve(name="as planned", most=[Ends(low=8, best=8, high=8), Ends(low=4, best=4, high=4)], main=True),
-        curves.Curve(name="<b>fp8</b>", most=[Ends(low=16, best=16, high=16), Ends(low=0, best=0, high=0)]),
+        curves.Curve(name="as planned", most=[Range.exactly(8), Range.exactly(4)], main=True),
+        curves.Curve(name="<b>fp8</b>", most=[Range.exactly(16), Range.exactly(0)]),
     ]
     made = curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.PALETTES[name])
     assert made is not None
@@ -478,7 +481,7 @@ def test_curves_are_drawn_and_said(name: str) -> None:
     assert list(chart.checked.data[1].y) == [16]
     assert "&lt;b&gt;fp8" in str(chart.to_dict())
     assert "as planned: 8 at 4K" in alt
-    nothing = [curves.Curve(name="x", most=[Ends(low=0, best=0, high=0)])]
+    nothing = [curves.Curve(name="x", most=[Range.exactly(0)])]
     assert curves.curves_chart(nothing, (4096,), tokens=1, users=1, colours=theme.LIGHT) is None
 
 
@@ -495,10 +498,10 @@ def test_splits_in_words(split: Split, said: str) -> None:
 
 
 def test_ranges_in_words() -> None:
-    assert words.span(Ends(low=41, best=42, high=43)) == "41–43"
-    assert words.span(Ends(low=5, best=5, high=5)) == "5"
-    assert words.span_bytes(Ends(low=51 * GIB, best=52 * GIB, high=54 * GIB)) == "51.0–54.0 GiB"
-    assert words.span_bytes(Ends(low=-GIB, best=0, high=GIB)) == "0.0–1.0 GiB"
+    assert words.span(Range(low=41, best=42, high=43)) == "41–43"
+    assert words.span(Range.exactly(5)) == "5"
+    assert words.span_bytes(Range(low=51 * GIB, best=52 * GIB, high=54 * GIB)) == "51.0–54.0 GiB"
+    assert words.span_bytes(Range(low=-GIB, best=0, high=GIB)) == "0.0–1.0 GiB"
     assert words.factor(2) == "2.0×"
     assert words.factor(1.1) == "+10%"
     assert words.factor(None) == "–"
@@ -565,7 +568,7 @@ def test_the_longest_context_of_all_users_and_the_least_share_are_told() -> None
         found for one in (*at.caption, *at.markdown) if (found := re.search(r"need a share of 0\.(\d\d)", one.value))
     ]
     share = int(said[0][1]) / 100
-    model, wanted = catalogue.load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8)
+    model, wanted = catalogue.load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, engine="vllm")
     assert make_plan(model, replace(wanted, utilization=share), 30).fits
     assert not make_plan(model, replace(wanted, utilization=share - 0.01), 30).fits
 
@@ -710,8 +713,8 @@ def test_a_lever_that_the_engine_does_not_have_says_so() -> None:
 
 
 BARS = [
-    sweep_chart.Bar(name="<b>x</b>", most=Ends(low=10, best=11, high=12), now=True),
-    sweep_chart.Bar(name="a name that is longer than one line", most=Ends(low=200, best=200, high=200), now=False),
+    sweep_chart.Bar(name="<b>x</b>", most=Range(low=10, best=11, high=12), now=True),
+    sweep_chart.Bar(name="a name that is longer than one line", most=Range.exactly(200), now=False),
 ]
 
 
@@ -776,19 +779,19 @@ def test_the_heading_of_the_presets_has_the_numbers_of_their_cards() -> None:
     [(2, "fit", "fit"), (1, "fits", "fits"), (4, "may fit, or not", "may"), (6, "do not fit", "not")],
 )
 def test_users_are_said_to_fit_in_three_ways(users: int, one: str, said: str) -> None:
-    assert words.verdict(users, Ends(low=2, best=4, high=5)) == one, said
+    assert words.verdict(users, Range(low=2, best=4, high=5)) == one, said
 
 
 def test_what_may_fit_is_said_alike_everywhere() -> None:
     """Between the safe and the hopeful end: in the title, on the card, beside the grid and in the comparison."""
     model = catalogue.load(LLAMA)
-    most = make_plan(model, Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8)).requests
+    most = make_plan(model, Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, engine="vllm")).requests
     assert most is not None
     assert most.low < most.best < most.high
     for users, why in ((most.best, "at best guess"), (most.high, "at the hopeful end only")):
         at = open_page(users=str(users), kept="as-is", split="tp8")
         assert title(at).startswith(f"{users} users may fit, or not: ")
-        cards_html = " ".join(html.proto.body for html in at.get("html")) + captions(at)
+        cards_html = " ".join(html_bodies(at)) + captions(at)
         assert f"{users} users may fit, or not: {why}" in read(cards_html)
         assert any(f"{users} requests of 32K tokens may fit, or not: " in read(one.value) for one in at.markdown)
         assert f"{users}: may fit, or not" in tables(at)

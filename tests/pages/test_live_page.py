@@ -22,7 +22,7 @@ from pages.ui.live import runs as kept_runs
 from pages.ui.live.progress import JobProgress, progress_of
 from pages.ui.live.words import duration, times
 from tests.pages.live_fake import HOST, TOKEN_BYTES, FakeQueue, events_of
-from tests.pages.rendered import rendered
+from tests.pages.rendered import html_bodies, rendered
 
 APP = str(Path(__file__).parents[2] / "app.py")
 
@@ -84,7 +84,7 @@ def texts(at: AppTest) -> str:
         rendered(one.value)
         for one in (*at.title, *at.markdown, *at.caption, *at.subheader, *at.error, *at.info, *at.success)
     ]
-    return "\n".join([*found, *(html.proto.body for html in at.get("html"))])
+    return "\n".join([*found, *html_bodies(at)])
 
 
 def cards(at: AppTest) -> list[str]:

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from benchmarks import llamacpp_parser
+from kvcore.deployment import OWN_HEAD, Deployment, Draft
 from kvcore.engines.registry import NAMES
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import OWN_HEAD, Draft
 from kvcore.plan.launch import Command, launch
 from kvcore.plan.launch_words import PLACEHOLDER
 from kvcore.sources import catalogue

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from kvcore.deployment import Draft
 from kvcore.engines.registry import NAMES
 from kvcore.errors import EngineError
 from kvcore.model.model import Files, Model
-from kvcore.plan.draft import Draft
 from kvcore.plan.launch import Command, launch
 from kvcore.plan.launch_words import PLACEHOLDER
 from kvcore.sources import catalogue

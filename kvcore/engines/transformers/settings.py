@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from kvcore.engines.base import Common, Option, check_whole
+from kvcore.deployment import Request
+from kvcore.engines.base import Option, check_whole, longest_request, own_values
+from kvcore.engines.releases import followed
 from kvcore.errors import EngineError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
@@ -82,25 +81,15 @@ class TransformersSettings:
         return _DTYPES[name]
 
 
-def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> TransformersSettings:
+def make_settings(model: Model, asked: Request) -> TransformersSettings:
     """Settings for a request; EngineError for a value or version that is not followed, or for parallelism."""
     for name in ("tp", "pp", "dcp"):
-        if getattr(common, name) != 1:
-            raise EngineError(f"transformers: {name} {getattr(common, name)}: its cache is not split over ranks")
-    length = common.max_model_len if common.max_model_len is not None else model.context_limit
-    if length is None:
-        raise EngineError("transformers: the model states no longest context; say --max-model-len")
+        if getattr(asked, name) != 1:
+            raise EngineError(f"transformers: {name} {getattr(asked, name)}: its cache is not split over ranks")
     return TransformersSettings(
-        max_length=length,
-        dtype=common.kv_dtype,
-        version=check_version(common.version or VERSION),
-        **{name: value for name, value in values.items() if value is not None},
+        max_length=longest_request("transformers", model, asked),
+        dtype=asked.kv_dtype,
+        # Older releases kept keys and values of latents.
+        version=followed("transformers", asked.engine_version or VERSION, "5", first=(5,), before=(6,)),
+        **own_values("transformers", OPTIONS, asked),
     )
-
-
-def check_version(version: str) -> str:
-    """The version without its `v`; EngineError unless it is 5: older releases kept keys and values of latents."""
-    found = re.fullmatch(r"v?(5\.\d{1,3}(?:[.\w+-]{0,40})?)", version)
-    if not found:
-        raise EngineError(f"transformers: the rules of {version[:20]!r} are not followed; those of {VERSION} are")
-    return found[1]

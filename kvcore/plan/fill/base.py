@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from kvcore.engines.base import Layout
-from kvcore.size import Term
+from kvcore.terms import Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
+from kvcore.engines.llamacpp.engine import HEAD_ALONE
 from kvcore.engines.sglang.cells import Cell, Stage
 from kvcore.engines.sglang.cells import stages as sglang_stages
 from kvcore.engines.sglang.settings import SglangSettings
@@ -21,10 +23,8 @@ from kvcore.engines.vllm.specs import Spec, layer_specs
 from kvcore.errors import EngineError
 from kvcore.model.memories import State
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.rank_weights import LAYER_SPLIT
-from kvcore.plan.speculation import HEAD_ALONE, alone, proposer, speculator
-from kvcore.size import Term
+from kvcore.ranks.speculation import proposer, speculator
+from kvcore.terms import Term
 
 # What llama.cpp's layout says where nobody counts it.
 _UNCOUNTED = "The cache of the draft head's own context is not counted."
@@ -81,13 +81,6 @@ def with_draft(layout: Layout, draft: Model, own_bytes: int) -> Layout:
     return replace(
         layout, bytes_per_request=layout.bytes_per_request + own_bytes, terms=(*layout.terms, term), notes=notes
     )
-
-
-def draft_deployment(draft: Model, deployment: Deployment) -> Deployment:
-    """Of the draft by itself, as its own filler wants it; its cache has the model's format where it is a head."""
-    chosen = proposer(deployment)
-    own = chosen is not None and chosen.own and deployment.engine not in LAYER_SPLIT
-    return replace(alone(draft, deployment), kv_dtype=deployment.kv_dtype if own else "auto")
 
 
 def llamacpp_context(model: Model, deployment: Deployment) -> Model | None:

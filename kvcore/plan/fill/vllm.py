@@ -6,31 +6,17 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.engines.vllm.engine import VLLM
 from kvcore.engines.vllm.groups import BlockGroup
-from kvcore.engines.vllm.settings import VllmSettings, release
+from kvcore.engines.vllm.settings import VllmSettings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import vllm_groups
-from kvcore.plan.fill.settings import engine_settings
-from kvcore.plan.speculation import speculator
-from kvcore.size import Term
-from kvcore.units import GIB
-
-# max_num_seqs of `vllm serve` by the GPU's memory (0.33, engine/arg_utils.py, get_batch_defaults); versions before
-# 0.9 gave every GPU the smaller one.
-MANY_SEQS, FEW_SEQS = 1024, 256
-_ONE_DEFAULT_BEFORE = (0, 9)
-
-
-def default_max_num_seqs(settings: VllmSettings) -> int:
-    """max_num_seqs where nobody says: by the GPU, and no more than max_num_batched_tokens."""
-    large = settings.gpu_bytes >= 160 * GIB or (settings.gpu_bytes >= 70 * GIB and not settings.few_batched_tokens)
-    many = MANY_SEQS if large and release(settings.version) >= _ONE_DEFAULT_BEFORE else FEW_SEQS
-    return min(many, settings.batched_tokens)
+from kvcore.ranks.speculation import speculator
+from kvcore.terms import Term
 
 
 @lru_cache(maxsize=512)
@@ -47,9 +33,11 @@ class VllmFiller:
 
     def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
         self.model = model
-        self.settings: VllmSettings = engine_settings(model, deployment, context)
+        self.settings: VllmSettings = VLLM.settings(model, deployment.at(context))
         # Groups and pages do not depend on the length, only how many pages of each a request claims.
-        self.groups, self.block, self.block_bytes = _planned(model, replace(self.settings, max_model_len=1))
+        self.groups, self.block, self.block_bytes = _planned(
+            model, replace(self.settings, max_model_len=1, max_num_seqs=None)
+        )
         draft = speculator(model, deployment)
         if draft is not None:
             self.groups = vllm_groups(model, draft, self.settings, self.block)
@@ -57,7 +45,7 @@ class VllmFiller:
             self.settings = replace(self.settings, mtp_layers=len(draft.layers))
             self.block_bytes = VLLM.stage_block_bytes(model, self.settings, self.groups)
         self.keeps_cache = any(self.block_bytes)
-        most = deployment.max_num_seqs or default_max_num_seqs(self.settings)
+        most = self.settings.sequences
         self.sequences: int | None = most
         self._needed: dict[int, int] = {}
         if most > self.settings.batched_tokens:

@@ -13,7 +13,7 @@ from kvcore.evidence.runs import recordings
 from kvcore.logs import Explanation, Figure, LogReading, explain_all, read_log, scenario_of
 from kvcore.scenario.scenario import Scenario
 from kvcore.sources import catalogue
-from pages.ui import models, state
+from pages.ui import models, state, widgets
 from pages.ui.accuracy import words
 from pages.ui.scenario import UPLOAD_MB
 from pages.ui.text import plain
@@ -149,9 +149,8 @@ def _recognised(one: Explanation, name: str) -> None:
 def _figures(one: Explanation) -> None:
     """Reported beside predicted, and the reasons."""
     if one.figures:
-        st.html(
-            words.table(("Figure", "Reported", "Predicted", "Difference"), [_row(figure) for figure in one.figures])
-        )
+        columns = (("Figure", ""), ("Reported", "n"), ("Predicted", "n"), ("Difference", "n"))
+        st.html(widgets.table("Reported beside predicted", columns, [_row(figure) for figure in one.figures]))
     else:
         st.markdown("The log states no figure that can be compared: it ends before the line with the cache's size.")
     if one.refused:

@@ -9,7 +9,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from kvcore.evidence.cases import PLANNED, PUBLISHED, RUN, Case, cases, summary, worst
-from pages.ui import theme
+from pages.ui import theme, widgets
 from pages.ui.accuracy import words
 from pages.ui.accuracy.chart import NAMED, scatter
 from pages.ui.size import sections
@@ -111,7 +111,8 @@ def _shares(rows: list[Case]) -> None:
         )
         for one in found
     ]
-    st.html(words.table(("", "cases", "exact", "0.5%", "2%", "5%"), lines))
+    columns = (("engine", ""), *((name, "n") for name in ("cases", "exact", "0.5%", "2%", "5%")))
+    st.html(widgets.table("How many come out exactly, and how many within a limit", columns, lines))
 
 
 def _reasons(far: list[Case]) -> None:

@@ -10,10 +10,10 @@ from functools import lru_cache
 
 import streamlit as st
 
+from kvcore.deployment import Deployment
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
 from kvcore.plan.changes import MOST_UTILIZATION, Kind
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.pools import has_share, usable_share
 from kvcore.plan.remedies import remedies, shortfall
 from kvcore.plan.sharing import SLOTS

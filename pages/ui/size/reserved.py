@@ -8,13 +8,13 @@ from html import escape
 
 import streamlit as st
 
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import NAMES
 from kvcore.engines.reserve import Reservation, reserve
 from kvcore.errors import KVCoreError
 from kvcore.formats import KVFormat
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.launch import Command, launch
 from kvcore.scenario.scenario import Scenario
 from kvcore.size import SizeResult, resident_bytes
