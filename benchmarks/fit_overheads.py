@@ -15,12 +15,12 @@ from statistics import median
 from typing import Any
 
 from kvcore.deployment import Deployment
+from kvcore.engines.releases import release
 from kvcore.engines.vllm import VLLM
 from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.paths import DATA
-from kvcore.plan.overhead_defaults import version_of
 from kvcore.plan.overhead_fit import Case, cross_validate, fit
 from kvcore.plan.overhead_rule import SPREAD, Fit, ends_gib, parts_gib
 from kvcore.plan.overhead_shape import profile, shape
@@ -155,7 +155,7 @@ def graph_only(new: bool = True) -> list[Case]:
     for record in records():
         if record["graphs_usable"] and (new or not record.get("held_back")):
             deployment = deployment_of(record)
-            if version_of(deployment.engine_version) < GRAPHS_DEDUCTED:
+            if release(record["engine_version"]) < GRAPHS_DEDUCTED:
                 deployment = replace(deployment, engine_version=".".join(map(str, GRAPHS_DEDUCTED)))
             made = profile(model_of(record), deployment)
             found.append(

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from kvcore.errors import UnitError
 from kvcore.formats import KVFormat
 from kvcore.model.memories import Attention, CrossAttention, Growth, Indexer, Kind, Latent, Memory, State
 from kvcore.model.model import Knowledge, Model
+from kvcore.terms import Term
 from kvcore.units import MAX_TOKENS, check_batch, check_tokens
 
 if TYPE_CHECKING:
@@ -20,17 +21,6 @@ if TYPE_CHECKING:
 
 # Beyond this a 64-bit integer could overflow, and arrays hold Python integers instead.
 _INT64_SAFE = 2**62
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
-    """A named step of a result: its formula with the numbers filled in, its value and unit, how it is known."""
-
-    name: str
-    formula: str
-    value: int | float
-    unit: str
-    knowledge: Literal["exact", "upper_bound", "estimated", "measured"] = "exact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

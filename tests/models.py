@@ -52,6 +52,11 @@ def llama(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in merged.items() if value is not ...}
 
 
+def settings(model: Model, deployment: Deployment) -> Any:
+    """The settings that the deployment's own engine makes of it."""
+    return engine(deployment.engine).settings(model, deployment)
+
+
 def rank_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
     """The weights of each stage as the deployment's own engine loads them."""
     return weights.rank_weights(model, deployment, engine(deployment.engine))

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from kvcore.engines.base import Engine, Option
 from kvcore.errors import UnitError
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.units import GIB, check_batch, parse_tokens
 
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from kvcore.deployment import Deployment, Draft
     from kvcore.model.model import Model
-    from kvcore.plan.ends import Ends
     from kvcore.plan.plan import Plan
     from kvcore.plan.pools import Pool
     from kvcore.plan.shards import Shard
     from kvcore.plan.whatif import WhatIf
+    from kvcore.terms import Range
 
 
 def add(commands: Any) -> None:
@@ -349,7 +349,7 @@ def _tightest(plan: Plan) -> Pool:
     return min(plan.pools, key=lambda pool: pool.kv_bytes.low)
 
 
-def _ends(ends: Ends[Any] | None) -> dict[str, Any] | None:
+def _ends(ends: Range[Any] | None) -> dict[str, Any] | None:
     return None if ends is None else {"low": ends.low, "best": ends.best, "high": ends.high}
 
 
@@ -434,7 +434,7 @@ def _row(name: str, *cells: str) -> str:
     return f"  {name:<19}" + "".join(f" {cell:>15}" for cell in cells)
 
 
-def _ends_row(name: str, ends: Ends[int], write: Callable[[int], str]) -> str:
+def _ends_row(name: str, ends: Range[int], write: Callable[[int], str]) -> str:
     return _row(name, write(ends.low), write(ends.best), write(ends.high))
 
 

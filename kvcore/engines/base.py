@@ -14,11 +14,12 @@ from typing import Any, Literal, Protocol
 
 from kvcore.deployment import Deployment, Request
 from kvcore.errors import EngineError
+from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import WeightFormat
 from kvcore.ranks import splits
 from kvcore.ranks.rules import Ranked, RankRules, Ways
-from kvcore.size import Term
+from kvcore.terms import Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +225,10 @@ class Engine(Ranked, Protocol):
     def share(self, model: Model, deployment: Deployment) -> float | None:
         """The fraction of memory that the engine takes: as asked for, else its own default; None where it has none."""
         return None
+
+    def small_defaults(self, gpu: Accelerator, version: str | None) -> bool:
+        """Whether a release has other, smaller defaults for this GPU than for others with its memory."""
+        return False
 
     def batched_tokens(self, settings: Any) -> int:
         """Tokens that are taken in at once at most."""

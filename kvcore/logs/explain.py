@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from kvcore.engines.releases import release
 from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
-from kvcore.engines.vllm.settings import release
 from kvcore.errors import KVCoreError
 from kvcore.logs.predict import Prediction, is_old, predict, printed
 from kvcore.logs.reading import LogReading

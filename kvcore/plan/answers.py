@@ -8,11 +8,11 @@ from dataclasses import replace
 from kvcore.deployment import Deployment
 from kvcore.model.model import Model
 from kvcore.plan.basis import basis
-from kvcore.plan.ends import Ends
 from kvcore.plan.gpu_counts import gpu_counts
 from kvcore.plan.pools import has_share
 from kvcore.plan.shards import shards
 from kvcore.plan.split_search import Search
+from kvcore.terms import Range
 
 # So many GPUs are tried at most.
 MOST_GPUS = 1024
@@ -22,12 +22,12 @@ SPLITS_TRIED = 12
 MOST_HUNDREDTHS = 99
 
 
-def most_users(model: Model, deployment: Deployment, context: int) -> Ends[int]:
+def most_users(model: Model, deployment: Deployment, context: int) -> Range[int]:
     """Whole requests of `context` tokens at once on all replicas; 0 where none fits or the engine refuses."""
     return basis(model, replace(deployment, context=context)).requests(context)
 
 
-def longest_context(model: Model, deployment: Deployment, users: int) -> Ends[int]:
+def longest_context(model: Model, deployment: Deployment, users: int) -> Range[int]:
     """The longest context of which so many requests fit at once, up to the model's limit; 0 where none does."""
     return basis(model, deployment).longest(users)
 

@@ -14,14 +14,14 @@ from kvcore.errors import EngineError, KVCoreError, PlanError, UnitError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import weight_format
-from kvcore.plan.ends import Ends
-from kvcore.plan.pool_ranges import PoolRanges, Sizes
+from kvcore.plan.pool_ranges import PoolRanges, Sizes, by_stage
 from kvcore.plan.pools import Pool, check_known, loaded_weights, usable_share
 from kvcore.plan.shards import check
 from kvcore.ranks.speculation import refused as not_speculated
+from kvcore.terms import End, Range
 from kvcore.units import MAX_BATCH, MAX_TOKENS
 
-NONE = Ends(low=0, best=0, high=0)
+NONE = Range.exactly(0)
 # A guess is mostly off by less than a block; beyond that, steps grow fast.
 _FIRST_STEP, _WIDER = 32, 8
 
@@ -34,8 +34,8 @@ class Held:
     requests that the engine allows binds at the safe end, and not the memory.
     """
 
-    requests: Ends[int]
-    concurrency: Ends[Fraction] | None = None
+    requests: Range[int]
+    concurrency: Range[Fraction] | None = None
     by_sequences: bool = False
 
 
@@ -61,14 +61,12 @@ class Basis:
         """The pools for the deployment's context with their terms in words, made when they are asked for."""
         return () if self.by_context is None else self.by_context.pools
 
-    def fills(self, context: int) -> Ends[Fill]:
+    def fills(self, context: int) -> Range[Fill]:
         """What one replica holds in requests of that length; EngineError for what the engine refuses."""
         if self.cache is None or self.by_context is None:
             raise EngineError(self.refused)
-        low, best, high = self.by_context.at(context)
-        least = self.cache.fill(context, low)
-        middle = least if best == low else self.cache.fill(context, best)
-        return Ends(low=least, best=middle, high=middle if high == best else self.cache.fill(context, high))
+        cache = self.cache
+        return self.by_context.at(context).map(lambda pools: cache.fill(context, pools))
 
     def whole(self, fill: Fill) -> int:
         """Whole requests at once on all replicas; a request lives on one of them."""
@@ -79,26 +77,23 @@ class Basis:
             each = min(each, self.cache.sequences)
         return self.deployment.dp * each
 
-    def requests(self, context: int) -> Ends[int]:
+    def requests(self, context: int) -> Range[int]:
         """Whole requests of that length at once, 0 where it is beyond the model's limit or the engine refuses it."""
         if self.cache is None or self.by_context is None or not self.allows(context):
             return NONE
         if not self.cache.keeps_cache:
             return self.without_cache(context)
-        low, best, high = self.by_context.at(context)
+        cache, pools = self.cache, self.by_context.at(context)
         try:
-            least = self._on_all(self.cache.count(context, low))
-            middle = least if best == low else self._on_all(self.cache.count(context, best))
-            most = middle if high == best else self._on_all(self.cache.count(context, high))
+            return pools.map(lambda size: self._on_all(cache.count(context, size)))
         except EngineError:
             return NONE
-        return Ends(low=least, best=middle, high=most)
 
     def held(self, context: int) -> Held:
         """The figures of a plan for requests of that length, without its words."""
         if self.cache is None or self.by_context is None or not self.allows(context):
             return Held(requests=NONE)
-        most, none_left = self.cache.sequences, min(self.by_context.at(context)[0]) <= 0
+        most, none_left = self.cache.sequences, min(self.by_context.at(context).low) <= 0
         if not self.cache.keeps_cache:
             return Held(requests=self.without_cache(context), by_sequences=most is not None and not none_left)
         try:
@@ -112,14 +107,12 @@ class Basis:
             by_sequences=bound and not none_left,
         )
 
-    def without_cache(self, context: int) -> Ends[int]:
+    def without_cache(self, context: int) -> Range[int]:
         """Requests at once of a model that keeps no cache: what the engine allows, wherever the weights fit."""
         if self.by_context is None:
             return NONE
         most = MAX_BATCH if self.cache is None or self.cache.sequences is None else self.cache.sequences
-        free = self.by_context.at(context)
-        low, best, high = (self.deployment.dp * most if min(size) >= 0 else 0 for size in free)
-        return Ends(low=low, best=best, high=high)
+        return self.by_context.at(context).map(lambda size: self.deployment.dp * most if min(size) >= 0 else 0)
 
     def allows(self, context: int) -> bool:
         """Whether the model can have a request of that length at all."""
@@ -130,15 +123,15 @@ class Basis:
         """The longest request that is thought of: the model's limit, else what can be typed."""
         return MAX_TOKENS if self.limit is None else self.limit
 
-    def longest(self, users: int = 1) -> Ends[int]:
+    def longest(self, users: int = 1) -> Range[int]:
         """The longest context of which so many requests fit, up to the model's limit; 0 where none does."""
         if self.cache is None:
             return NONE
-        low = self._longest(users, 0, 0)
-        best = self._longest(users, 1, low)
-        return Ends(low=low, best=best, high=self._longest(users, 2, best))
+        low = self._longest(users, "low", 0)
+        best = self._longest(users, "best", low)
+        return Range(low=low, best=best, high=self._longest(users, "high", best))
 
-    def _longest(self, users: int, end: int, least: int) -> int:
+    def _longest(self, users: int, end: End, least: int) -> int:
         """At one end of the range; `least` is known to fit. A pool never grows within one of the ranges."""
         if self.by_context is None or least == self.ceiling:
             return least
@@ -153,7 +146,7 @@ class Basis:
                 return found
         return least
 
-    def _guess(self, users: int, end: int) -> int:
+    def _guess(self, users: int, end: End) -> int:
         """Roughly the longest context: on the line through what is left over at the limit and at half of it."""
         if self.cache is None or self.by_context is None or not self.cache.keeps_cache or self.ceiling < 2:
             return self.ceiling
@@ -162,7 +155,7 @@ class Basis:
             far, near = (
                 [room - each * size for room, size in zip(rooms, self.cache.request_bytes(context), strict=True)]
                 for context in (self.ceiling, half)
-                for rooms in (self.by_context.at(context)[end],)
+                for rooms in (self.by_context.at(context).at(end),)
             )
         except EngineError:
             return half
@@ -172,13 +165,13 @@ class Basis:
         )
         return min(ends, default=half)
 
-    def _holds(self, context: int, users: int, end: int) -> bool:
+    def _holds(self, context: int, users: int, end: End) -> bool:
         if self.cache is None or self.by_context is None:
             return False
         each, most = -(-users // self.deployment.dp), self.cache.sequences
         if most is not None and each > most:
             return False
-        size = self.by_context.at(context)[end]
+        size = self.by_context.at(context).at(end)
         if not self.cache.keeps_cache:
             return min(size) >= 0
         try:
@@ -231,11 +224,7 @@ def _known_formats(deployment: Deployment) -> bool:
 
 def sizes(found: tuple[Pool, ...]) -> Sizes:
     """The bytes of each stage's pool at the safe end, at best guess and at the hopeful end."""
-    return (
-        tuple(pool.kv_bytes.low for pool in found),
-        tuple(pool.kv_bytes.best for pool in found),
-        tuple(pool.kv_bytes.high for pool in found),
-    )
+    return by_stage([pool.kv_bytes for pool in found])
 
 
 def last_that_holds(holds: Callable[[int], bool], low: int, high: int, guess: Callable[[], int]) -> int:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from kvcore.engines.base import CachePool, Fill
 from kvcore.plan.basis import Basis, sizes
-from kvcore.plan.ends import Ends
+from kvcore.terms import Range
 from kvcore.units import format_bytes, plural
 
 Kind = Literal["engine", "split", "weights", "overheads", "cache", "sequences", "context limit", "nothing"]
@@ -75,7 +75,7 @@ def beside_stated_pool(basis: Basis) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def running_out(basis: Basis, users: int | None, fills: Ends[Fill] | None, requests: Ends[int]) -> Binding:
+def running_out(basis: Basis, users: int | None, fills: Range[Fill] | None, requests: Range[int]) -> Binding:
     """What ends first as requests come: the cache, a number of sequences, or nothing."""
     cache = basis.cache
     most = None if cache is None else cache.sequences
@@ -89,7 +89,7 @@ def running_out(basis: Basis, users: int | None, fills: Ends[Fill] | None, reque
     return Binding(kind="cache", sentence=_cache(basis, cache, users, requests))
 
 
-def _allowed(basis: Basis, cache: CachePool, most: int, fills: Ends[Fill] | None) -> str:
+def _allowed(basis: Basis, cache: CachePool, most: int, fills: Range[Fill] | None) -> str:
     replicas = basis.deployment.dp
     text = f"{cache.sequences_name} allows {plural(most, 'request')} at once"
     if replicas > 1:
@@ -99,10 +99,10 @@ def _allowed(basis: Basis, cache: CachePool, most: int, fills: Ends[Fill] | None
     return f"{text}."
 
 
-def _cache(basis: Basis, cache: CachePool, users: int | None, requests: Ends[int]) -> str:
+def _cache(basis: Basis, cache: CachePool, users: int | None, requests: Range[int]) -> str:
     context, replicas, held = basis.deployment.context, basis.deployment.dp, requests.low
     hope = f" At best guess it holds {requests.best:,}." if requests.best >= (users or 1) > held else ""
-    stage = cache.tightest(context, sizes(basis.pools)[0])
+    stage = cache.tightest(context, sizes(basis.pools).low)
     one, left = cache.request_bytes(context)[stage], max(0, basis.pools[stage].kv_bytes.low)
     end = "" if basis.deployment.kv_bytes is not None else " at the safe end"
     where = "a GPU" if len(basis.pools) == 1 else f"a GPU of stage {stage}"

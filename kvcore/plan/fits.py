@@ -8,10 +8,9 @@ from math import floor
 
 from kvcore.engines.registry import engine
 from kvcore.plan.basis import NONE, Basis
-from kvcore.plan.ends import Ends
 from kvcore.plan.moments import most_people
 from kvcore.plan.sharing import layout_at
-from kvcore.size import Term
+from kvcore.terms import ENDS, End, Range, Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +25,9 @@ class Fit:
     name: str
     tokens: int
     own_tokens: int
-    requests: Ends[int]
-    people: Ends[int]
-    people_nearly_always: Ends[int]
+    requests: Range[int]
+    people: Range[int]
+    people_nearly_always: Range[int]
     fits: bool
     sentence: str
     terms: tuple[Term, ...]
@@ -46,15 +45,15 @@ class Filling:
     by_rate: bool
     people: int
 
-    def fit(self, name: str, tokens: int, shared: int, chunk: int, when: str, least: Ends[int] = NONE) -> Fit:
+    def fit(self, name: str, tokens: int, shared: int, chunk: int, when: str, least: Range[int] = NONE) -> Fit:
         """Requests of `tokens` tokens, `shared` of them held once, beside a chunk in prefill; no fewer than `least`."""
         own = tokens - shared
         if engine(self.base.deployment.engine).slots:
             # A slot has cells for the longest request, whatever is in it.
             own, shared, chunk = self.base.deployment.context, 0, 0
         beside = sum(self._bytes(part) for part in (shared, chunk) if part)
-        low, best, high = (self._requests(own, beside, end) for end in ("low", "best", "high"))
-        requests = Ends(low=max(low, least.low), best=max(best, least.best), high=max(high, least.high))
+        held = ENDS.map(lambda end: self._requests(own, beside, end))
+        requests = held.zip(least, max)
         people = requests.map(lambda count: floor(count / self.each))
         nearly = requests.map(lambda count: most_people(count, float(self.each), by_rate=self.by_rate))
         sentence = (
@@ -70,22 +69,21 @@ class Filling:
             people_nearly_always=nearly,
             fits=nearly.low >= self.people,
             sentence=sentence,
-            terms=self._terms(own, shared, chunk, beside, low, requests, people),
+            terms=self._terms(own, shared, chunk, beside, held.low, requests, people),
         )
 
     def _bytes(self, tokens: int) -> int:
         return layout_at(self.base.model, self.base.deployment, tokens).bytes_per_request
 
-    def _requests(self, tokens: int, beside: int, end: str) -> int:
+    def _requests(self, tokens: int, beside: int, end: End) -> int:
         """Requests over all replicas, beside so many bytes on each GPU."""
         if self.base.cache is None or not self.base.cache.keeps_cache:
-            found: int = getattr(self.base.requests(tokens), end)
-            return found
-        room = tuple(max(0, getattr(pool.kv_bytes, end) - beside) for pool in self.base.pools)
+            return self.base.requests(tokens).at(end)
+        room = tuple(max(0, pool.kv_bytes.at(end) - beside) for pool in self.base.pools)
         return self.base.whole(self.base.cache.fill(tokens, room))
 
     def _terms(
-        self, own: int, shared: int, chunk: int, beside: int, held: int, requests: Ends[int], people: Ends[int]
+        self, own: int, shared: int, chunk: int, beside: int, held: int, requests: Range[int], people: Range[int]
     ) -> tuple[Term, ...]:
         each, size = self._bytes(own), min(pool.kv_bytes.low for pool in self.base.pools)
         terms = [_term("pool on each GPU", f"{size:,} B at the safe end", size, "B")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvcore.deployment import Deployment
 from kvcore.model.model import Model
 from kvcore.plan.basis import Basis, basis
-from kvcore.plan.ends import Ends
+from kvcore.terms import Range
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ class Grid:
 
     contexts: tuple[int, ...]
     users: tuple[int, ...]
-    most: tuple[Ends[int], ...]
+    most: tuple[Range[int], ...]
     fits: np.ndarray
     limits: tuple[str, ...]
 

@@ -6,7 +6,7 @@ import json
 
 from kvcore.deployment import Deployment, Draft
 from kvcore.engines.tensorrt_llm import TENSORRT_LLM
-from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
+from kvcore.engines.tensorrt_llm.settings import FREE_GPU_MEMORY_FRACTION, TOKENS_PER_BLOCK, TensorRtLlmSettings
 from kvcore.model.model import Model
 from kvcore.plan.launch_model import draft_reference
 from kvcore.plan.launch_words import (
@@ -44,7 +44,7 @@ def tensorrt_llm(model: Model, deployment: Deployment, settings: TensorRtLlmSett
     pairs(
         words,
         (
-            ("--kv_cache_free_gpu_memory_fraction", f"{fraction:g}", "0.9"),
+            ("--kv_cache_free_gpu_memory_fraction", f"{fraction:g}", f"{FREE_GPU_MEMORY_FRACTION:g}"),
             ("--max_num_tokens", deployment.max_num_batched_tokens, None),
             ("--max_batch_size", deployment.max_num_seqs, None),
             ("--ep_size", ranks if deployment.expert_parallel else 1, 1),
@@ -71,7 +71,7 @@ def _yaml(deployment: Deployment, settings: TensorRtLlmSettings) -> list[str]:
     cache = []
     if (word := cache_word(deployment.kv_dtype, _CACHE_WORDS)) in _CACHE_WORDS.values():
         cache.append(f"dtype: {word}")
-    if settings.tokens_per_block != 32:
+    if settings.tokens_per_block != TOKENS_PER_BLOCK:
         cache.append(f"tokens_per_block: {settings.tokens_per_block}")
     if settings.max_tokens is not None:
         cache.append(f"max_tokens: {settings.max_tokens}")
@@ -81,7 +81,7 @@ def _yaml(deployment: Deployment, settings: TensorRtLlmSettings) -> list[str]:
         cache.append("enable_block_reuse: false")
     if deployment.kv_bytes is not None:
         cache.append(f"max_gpu_total_bytes: {deployment.kv_bytes}")
-    if cache and settings.free_gpu_memory_fraction != 0.9:
+    if cache and settings.free_gpu_memory_fraction != FREE_GPU_MEMORY_FRACTION:
         # A kv_cache_config in the file stands in place of the one that the command line makes.
         cache.append(f"free_gpu_memory_fraction: {settings.free_gpu_memory_fraction:g}")
     lines = ["kv_cache_config:", *(f"  {line}" for line in cache)] if cache else []

@@ -15,7 +15,7 @@ from kvcore.hardware.gpus import Link, link
 from kvcore.model.model import Model
 from kvcore.plan.sharing import layout_at
 from kvcore.plan.speed import prefill_bound, seconds_text
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.timing import Bound
 from kvcore.units import check_tokens, format_bytes
 

@@ -10,33 +10,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from kvcore.deployment import Deployment
-from kvcore.engines.ollama import OLLAMA
+from kvcore.engines.llamacpp.settings import LlamaCppSettings, micro_batch
+from kvcore.engines.registry import engine
+from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, MAX_NUM_TOKENS
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.ends import Ends
 from kvcore.plan.overhead_shape import shape
 from kvcore.ranks.speculation import speculator
 from kvcore.ranks.weights import RankWeights
+from kvcore.terms import Range
 from kvcore.units import GIB
 
 # What nvidia-smi reports and CUDA does not give (data/overheads.json), and what a CUDA context takes.
-DRIVER = Ends(low=0.25, best=0.45, high=0.8)
-CONTEXT = Ends(low=0.3, best=0.45, high=0.7)
-COLLECTIVES = Ends(low=0.3, best=0.8, high=2.0)
+DRIVER = Range(low=0.25, best=0.45, high=0.8)
+CONTEXT = Range(low=0.3, best=0.45, high=0.7)
+COLLECTIVES = Range(low=0.3, best=0.8, high=2.0)
 # SGLang's, measured before its weights are loaded: of GPUs with links of their own and of others (two, four and eight
 # ranks, data/field/memory_sglang.jsonl).
-LINKED_RANKS, OTHER_RANKS = Ends(low=0.8, best=1.7, high=2.6), Ends(low=0.1, best=0.3, high=1.0)
-NOTHING = Ends(low=0.0, best=0.0, high=0.0)
+LINKED_RANKS, OTHER_RANKS = Range(low=0.8, best=1.7, high=2.6), Range(low=0.1, best=0.3, high=1.0)
+NOTHING = Range.exactly(0.0)
 # llama.cpp computes in 32 bits (graph of a layer, llama-graph.cpp): gate, up, their product and five residual rows.
 _F32, _RESIDUAL_ROWS, _MASK_BYTES = 4, 5, 2
-_UBATCH = 512
 # Ollama keeps this much of every GPU free (discover: gpuMinimumMemory, 457 MiB).
 _OLLAMA_FREE = 457 / 1024
-_TRT_TOKENS, _TRT_SEQS = 8192, 2048
 # Shares of a GPU's memory that TensorRT-LLM takes beside these parts for a mixture over several ranks; what for is not
 # known. Kimi K2.5 in NVFP4 on eight B300: 13.5 GiB beside the weights, of which the parts explain about 3 and at most
 # 9.3 (data/field/memory_tensorrt.jsonl).
-_TRT_MIXTURE = Ends(low=0.0, best=0.02, high=0.05)
+_TRT_MIXTURE = Range(low=0.0, best=0.02, high=0.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Estimate:
     """One part in GiB."""
 
     name: str
-    gib: Ends[float]
+    gib: Range[float]
     formula: str
 
 
@@ -54,10 +54,6 @@ class Estimates:
 
     parts: tuple[Estimate, ...]
     notes: tuple[str, ...] = ()
-
-
-def _times(ends: Ends[float], factor: float) -> Ends[float]:
-    return ends.map(lambda value: value * factor)
 
 
 def _driver(deployment: Deployment) -> Estimate:
@@ -73,41 +69,36 @@ def _has_ranks(model: Model, deployment: Deployment) -> bool:
     return deployment.tp > 1 or deployment.pp > 1 or (deployment.dp > 1 and model.experts is not None)
 
 
-def _runtime(model: Model, deployment: Deployment, collectives: Ends[float] = COLLECTIVES) -> Estimate:
+def _runtime(model: Model, deployment: Deployment, collectives: Range[float] = COLLECTIVES) -> Estimate:
     # Replicas of a mixture exchange what their experts need; others are servers of their own.
     several = _has_ranks(model, deployment)
-    gib = Ends(
-        low=CONTEXT.low + several * collectives.low,
-        best=CONTEXT.best + several * collectives.best,
-        high=CONTEXT.high + several * collectives.high,
-    )
+    gib = CONTEXT + collectives if several else CONTEXT
     text = f"a context of {CONTEXT.best:g} GiB"
     if several:
         text += f" + {collectives.best:g} GiB for collectives"
     return Estimate(name="runtime", gib=gib, formula=text)
 
 
-def _sglang(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
-    share = deployment.utilization or 0.9
+def _sglang(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Estimates:
     ranks = OTHER_RANKS if deployment.gpu.link_name is None else LINKED_RANKS
     parts = tuple(
-        Estimate(name=part.name, gib=_times(part.gib, share), formula=f"{part.formula}, × {share:g}")
+        Estimate(name=part.name, gib=part.gib * share, formula=f"{part.formula}, × {share:g}")
         for part in (_driver(deployment), _runtime(model, deployment, ranks))
     )
     note = "Activations and CUDA graphs live in the share that SGLang leaves free (mem_fraction_static)."
     return Estimates(parts=parts, notes=(note,))
 
 
-def _tensorrt(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
+def _tensorrt(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Estimates:
     made = shape(model, deployment.tp)
-    tokens = deployment.max_num_batched_tokens or _TRT_TOKENS
-    seqs = min(tokens, deployment.max_num_seqs or _TRT_SEQS)
+    tokens = deployment.max_num_batched_tokens or MAX_NUM_TOKENS
+    seqs = min(tokens, deployment.max_num_seqs or MAX_BATCH_SIZE)
     layer = tokens * (made.widest + 2 * made.hidden) * 2 / GIB
     logits = seqs * made.vocabulary * 4 / GIB
     text = f"{tokens:,} tokens × ({made.widest:,} + 2 × {made.hidden:,}) × 2 B; {seqs:,} × {made.vocabulary:,} × 4 B"
     activation = Estimate(
         name="activation peak",
-        gib=Ends(low=0.5 * layer, best=max(layer, logits), high=2 * layer + 2 * logits + 1),
+        gib=Range(low=0.5 * layer, best=max(layer, logits), high=2 * layer + 2 * logits + 1),
         formula=f"the larger of {text}",
     )
     note = "The share is of what is free after a dummy run: an estimate of the dummy run decides."
@@ -117,14 +108,14 @@ def _tensorrt(model: Model, deployment: Deployment, weights: RankWeights) -> Est
         parts.append(
             Estimate(
                 name="workspaces",
-                gib=_times(_TRT_MIXTURE, total),
+                gib=_TRT_MIXTURE * total,
                 formula=f"{_TRT_MIXTURE.best:.0%} of {total:.2f} GiB for a mixture over several ranks, by one log",
             )
         )
     return Estimates(parts=tuple(parts), notes=(note,))
 
 
-def compute_buffer_gib(model: Model, tokens: int, cells: int, flash: bool) -> Ends[float]:
+def compute_buffer_gib(model: Model, tokens: int, cells: int, flash: bool) -> Range[float]:
     """llama.cpp's compute buffer of one device: a layer of a micro-batch in 32 bits, and its attention mask.
 
     Without flash attention also the scores of all heads. Builds that reserve the logits of a whole micro-batch take
@@ -136,7 +127,7 @@ def compute_buffer_gib(model: Model, tokens: int, cells: int, flash: bool) -> En
     scores = 0 if flash else model.num_attention_heads * tokens * cells * _F32
     logits = tokens * made.vocabulary * _F32
     best = layer + mask + scores
-    return Ends(
+    return Range(
         low=0.8 * best / GIB, best=best / GIB, high=(1.6 * (mask + scores) + max(1.6 * layer, 1.1 * logits)) / GIB
     )
 
@@ -154,21 +145,21 @@ def _micro_batch(model: Model, deployment: Deployment) -> tuple[int, int, bool]:
     """Tokens of a micro-batch, cells of all slots, flash attention; as the engine itself sets them where it can be
     asked. Ollama takes up to 2,048 tokens by the context (server/sched.go), llama.cpp 512."""
     options = dict(deployment.options)
-    flash = "off" not in (options.get("flash_attn"), options.get("flash_attention"))
-    if deployment.engine == "ollama":
-        try:
-            server = OLLAMA.settings(model, deployment).server
-        except EngineError:
-            pass
-        else:
-            return int(server.ubatch_size), int(server.ctx_size), flash
     parallel = int(options.get("parallel") or options.get("num_parallel") or deployment.max_num_seqs or 1)
     cells = int(options.get("ctx_size") or options.get("num_ctx") or deployment.context * parallel)
-    tokens = int(options.get("ubatch_size") or options.get("num_batch") or _UBATCH)
-    return tokens, cells, flash
+    try:
+        made = engine(deployment.engine).settings(model, deployment)
+    except EngineError:
+        # No such server starts.
+        server = LlamaCppSettings()
+    else:
+        server = made.server if deployment.engine == "ollama" else made
+        cells = server.ctx_size if deployment.engine == "ollama" else cells
+    flash = "off" not in (options.get("flash_attn"), options.get("flash_attention"))
+    return micro_batch(server, cells), cells, flash
 
 
-def _llamacpp(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
+def _llamacpp(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Estimates:
     runtime = Estimate(name="runtime", gib=CONTEXT, formula=f"a context of {CONTEXT.best:g} GiB on each GPU")
     parts = [_buffers(model, deployment), runtime, _driver(deployment)]
     draft = speculator(model, deployment)
@@ -178,36 +169,36 @@ def _llamacpp(model: Model, deployment: Deployment, weights: RankWeights) -> Est
     return Estimates(parts=tuple(parts))
 
 
-def _ollama(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
+def _ollama(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Estimates:
     kept = Estimate(
         name="kept free",
-        gib=Ends(low=_OLLAMA_FREE, best=_OLLAMA_FREE, high=2 * _OLLAMA_FREE),
+        gib=Range(low=_OLLAMA_FREE, best=_OLLAMA_FREE, high=2 * _OLLAMA_FREE),
         formula="457 MiB of every GPU that Ollama does not use",
     )
-    found = _llamacpp(model, deployment, weights)
+    found = _llamacpp(model, deployment, weights, share)
     return Estimates(parts=(*found.parts, kept))
 
 
-def _transformers(model: Model, deployment: Deployment, weights: RankWeights) -> Estimates:
+def _transformers(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Estimates:
     made = shape(model, 1)
     tokens = deployment.context
     layer = tokens * (made.widest + 4 * made.hidden) * 2 / GIB
     logits = tokens * made.vocabulary * 6 / GIB
     activation = Estimate(
         name="activation peak",
-        gib=Ends(low=0.7 * layer, best=layer, high=2 * layer + logits),
+        gib=Range(low=0.7 * layer, best=layer, high=2 * layer + logits),
         formula=f"a prompt of {tokens:,} tokens at once × ({made.widest:,} + 4 × {made.hidden:,}) × 2 B; "
         f"versions that keep the logits of all tokens take {made.vocabulary:,} × 6 B more for each",
     )
     slack = Estimate(
         name="allocator",
-        gib=Ends(low=0.0, best=0.02 * weights.bytes / GIB, high=0.06 * weights.bytes / GIB),
+        gib=Range(low=0.0, best=0.02 * weights.bytes / GIB, high=0.06 * weights.bytes / GIB),
         formula="blocks of the caching allocator that are not full: 2 % of the weights",
     )
     return Estimates(parts=(activation, _runtime(model, deployment), slack, _driver(deployment)))
 
 
-ESTIMATES: Mapping[str, Callable[[Model, Deployment, RankWeights], Estimates]] = {
+ESTIMATES: Mapping[str, Callable[[Model, Deployment, RankWeights, float], Estimates]] = {
     "sglang": _sglang,
     "tensorrt-llm": _tensorrt,
     "llama.cpp": _llamacpp,

@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
+from kvcore.engines.releases import release
 from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
+from kvcore.engines.vllm.settings import VllmSettings
 from kvcore.model.memories import Indexer, Latent
 from kvcore.model.model import Model
-from kvcore.plan.overhead_defaults import captured_graphs, chunks_by_itself, is_v0, v0_defaults, v1_defaults, version_of
 from kvcore.plan.overhead_tower import Tower, kept_tokens, tower
 from kvcore.units import GIB
 
@@ -71,7 +73,7 @@ class Profile:
     (tensor parallel, pipeline, the replicas of a mixture and its experts). `linked`: those run over links of their own
     or are counted in full. `items`: largest pictures (or videos) that the tower is profiled with. `kept_tokens`: tokens
     of pictures that are kept room for. `unpacks`: matrices are unpacked to 16 bits. `older`: the older core.
-    `familiar`: of a kind that many logs show.
+    `familiar`: of a kind that many logs show. `stepped`: the GPU is large enough for defaults above the smallest.
     """
 
     shape: Shape
@@ -94,6 +96,7 @@ class Profile:
     tokens_open: bool
     older: bool
     familiar: bool
+    stepped: bool
 
     @property
     def forward_gib(self) -> float:
@@ -230,19 +233,20 @@ def _is_compressed(model: Model) -> bool:
 def profile(model: Model, deployment: Deployment, stage: int | None = None, made: Shape | None = None) -> Profile:
     """The dummy run of a vLLM server with these options; what is not stated is the version's default.
 
-    Only the last pipeline stage samples; None is the last one. `made` stands in for the model's own shape.
+    Only the last pipeline stage samples; None is the last one. `made` stands in for the model's own shape. Raises
+    EngineError as the engine's settings do.
     """
-    version = version_of(deployment.engine_version)
+    settings: VllmSettings = engine(deployment.engine).settings(model, deployment)
+    version = release(settings.version)
     made = made or shape(model, deployment.tp)
-    old = is_v0(deployment, made.tower)
-    tokens, seqs = v0_defaults(deployment, version, made.tower) if old else v1_defaults(deployment, version)
+    old, tokens, seqs = settings.older_core, settings.batched_tokens, settings.sequences
     graphs = 0 if deployment.enforce_eager or version < GRAPHS_DEDUCTED else captured_graphs(seqs)
     last = stage is None or stage == deployment.pp - 1
     items = _items(deployment, made.tower, tokens, seqs, old) if made.tower else 0
     if old and made.tower and not made.tower.crosses:
         # The older core chose as many sequences as there is room for largest pictures (worker/model_runner.py).
         seqs = items
-    elif (old and chunks_by_itself(deployment, made.tower)) or not last:
+    elif settings.chunks_by_itself or not last:
         # Where it chose to prefill in chunks by itself, its dummy run sampled for nobody.
         seqs = 0
     experts = model.experts is not None
@@ -268,9 +272,10 @@ def profile(model: Model, deployment: Deployment, stage: int | None = None, made
         unpacks=unpacks,
         total_gib=deployment.gpu.memory_bytes / GIB,
         unified=deployment.gpu.unified_memory,
-        seqs_open=deployment.max_num_seqs is None,
-        tokens_open=not old and deployment.max_num_batched_tokens is None,
+        seqs_open=settings.max_num_seqs is None,
+        tokens_open=not old and settings.max_num_batched_tokens is None,
         older=old,
+        stepped=settings.has_larger_defaults,
         familiar=made.tower is None and not together and not (experts and quantised),
     )
 
@@ -285,3 +290,16 @@ def _items(deployment: Deployment, made: Tower, tokens: int, seqs: int, old: boo
         return seqs
     fitting = max(1, tokens // made.tokens)
     return min(fitting, seqs) if old else min(fitting, seqs * max(1, deployment.context // made.tokens))
+
+
+def captured_graphs(seqs: int) -> int:
+    """CUDA graphs: sizes up to twice the sequences for steps with prefill, up to the sequences for decoding.
+
+    Sizes are 1, 2, 4, every 8 up to 256 and every 16 up to 512 (config/vllm.py, cudagraph_capture_sizes).
+    """
+    return _sizes(min(512, 2 * seqs)) + _sizes(min(512, seqs))
+
+
+def _sizes(largest: int) -> int:
+    small = sum(size <= largest for size in (1, 2, 4))
+    return small + min(largest, 256) // 8 + max(0, (largest - 256) // 16)

@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any
 
 from kvcore.model.model import Model
-from kvcore.plan.ends import Ends
 from kvcore.ranks.weights import TOWERS, RankWeights
 from kvcore.sources import catalogue
+from kvcore.terms import Range
 
 _CONFIGS = ("vision_config", "audio_config")
 _INSIDE = ("text_config.", "thinker_config.", "llm_config.", "language_config.")
@@ -53,11 +53,11 @@ class Tower:
 
 # GiB that a tower weighs where no configuration says: 300 to 600 million parameters in 16 bits (Qwen3.5-4B loads 0.78
 # GiB more than its language model, data/field/memory.jsonl).
-UNSTATED_WEIGHTS = Ends(low=0.3, best=0.8, high=1.2)
+UNSTATED_WEIGHTS = Range(low=0.3, best=0.8, high=1.2)
 QWEN_VL = Tower(hidden=1280, rows=65_536, tokens=16_384)
 
 
-def kept_tokens(made: Tower, items: int, version: tuple[int, int]) -> int:
+def kept_tokens(made: Tower, items: int, version: tuple[int, ...]) -> int:
     """Tokens of pictures that this version of vLLM keeps room for while the language model runs."""
     fewest = _VIDEO_TOKENS if made.videos and version < _VIDEOS_BEFORE else 0
     return max(items * made.tokens, fewest)

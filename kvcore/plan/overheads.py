@@ -12,24 +12,33 @@ from dataclasses import dataclass
 from functools import cache
 
 from kvcore.deployment import Deployment
-from kvcore.engines.vllm.budget import DEFAULT_UTILIZATION
+from kvcore.engines.vllm.settings import VERSION, batch_defaults
 from kvcore.model.model import Model
 from kvcore.paths import DATA
-from kvcore.plan.ends import Ends, Overhead
-from kvcore.plan.overhead_defaults import LARGE_GIB, LARGEST_GIB, has_large_defaults
 from kvcore.plan.overhead_engines import ESTIMATES, Estimate
 from kvcore.plan.overhead_rule import SPREAD, Coefficients, Fit, Parts, ends_gib, parts_gib, tower_peak_gib
 from kvcore.plan.overhead_shape import EXPERT_CHUNK, Profile, profile
 from kvcore.plan.overhead_tower import UNSTATED_WEIGHTS, Tower, lacks_tower
 from kvcore.ranks.weights import RankWeights
+from kvcore.terms import Range
 from kvcore.units import GIB
 
 # Bytes a sequence and logit that the dummy run of a rejection sampler takes beside a sampler's: logits of the proposed
 # tokens in 16 bits, and at most a copy of them in 32 bits too (gpu_model_runner.py, _dummy_sampler_run).
-_PROPOSED = Ends(low=0, best=2, high=6)
+_PROPOSED = Range(low=0, best=2, high=6)
 # Graphs of a draft's layers, as a share of as many layers of the model's.
-_DRAFT_GRAPHS = Ends(low=0.0, best=1.0, high=2.0)
-_NOTHING = Ends(low=0, best=0, high=0)
+_DRAFT_GRAPHS = Range(low=0.0, best=1.0, high=2.0)
+_NOTHING = Range.exactly(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overhead:
+    """Bytes on one GPU that are neither weights nor cache, with the range in which they lie and how that is known."""
+
+    name: str
+    bytes: Range[int]
+    formula: str
+    knowledge: str = "estimated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,38 +46,41 @@ class Overheads:
     """The parts, and their total, whose range is fitted on the sum: narrower than the sum of the parts' ranges."""
 
     parts: tuple[Overhead, ...]
-    total: Ends[int]
+    total: Range[int]
     notes: tuple[str, ...]
 
 
-def overheads(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
-    """Bytes on the fullest GPU of the pipeline stage that `weights` is of. Estimates; never less than nothing."""
-    key = (id(model), deployment, weights.stage, weights.bytes, weights.knowledge)
+def overheads(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Overheads:
+    """Bytes on the fullest GPU of the pipeline stage that `weights` is of. Estimates; never less than nothing.
+
+    `share` is what the engine takes of the memory (pools.usable_share).
+    """
+    key = (id(model), deployment, weights.stage, weights.bytes, weights.knowledge, share)
     found = _MADE.get(key)
     if found is None:
         if len(_MADE) >= _MOST_MADE:
             _MADE.clear()
-        found = _MADE[key] = (model, _overheads(model, deployment, weights))
+        found = _MADE[key] = (model, _overheads(model, deployment, weights, share))
     return found[1]
 
 
 # A plan asks the same more than once. By identity of the model, which is kept so that its place stays its own.
-_MADE: dict[tuple[int, Deployment, int, int, str], tuple[Model, Overheads]] = {}
+_MADE: dict[tuple[int, Deployment, int, int, str, float], tuple[Model, Overheads]] = {}
 _MOST_MADE = 4096
 
 
-def total_overheads(model: Model, deployment: Deployment, weights: RankWeights) -> Ends[int]:
+def total_overheads(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Range[int]:
     """The total of `overheads` alone, without its parts and their words: for many contexts or splits."""
     if deployment.engine == "vllm":
-        return _vllm_total(_Run.of(model, deployment, weights.stage), deployment, weights)
-    return _sum(_lasting(ESTIMATES[deployment.engine](model, deployment, weights).parts))
+        return _vllm_total(_Run.of(model, deployment, weights.stage, share), deployment, weights)
+    return sum(_lasting(ESTIMATES[deployment.engine](model, deployment, weights, share).parts), _NOTHING)
 
 
-def _overheads(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
+def _overheads(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Overheads:
     if deployment.engine == "vllm":
-        return _vllm(model, deployment, weights)
+        return _vllm(model, deployment, weights, share)
     estimate = ESTIMATES[deployment.engine]
-    found = estimate(model, deployment, weights)
+    found = estimate(model, deployment, weights, share)
     return _added(found.parts, found.notes)
 
 
@@ -89,25 +101,20 @@ class _Run:
     share: float
 
     @staticmethod
-    def of(model: Model, deployment: Deployment, stage: int) -> _Run:
+    def of(model: Model, deployment: Deployment, stage: int, share: float) -> _Run:
         rule, run = fitted(), profile(model, deployment, stage)
-        share = deployment.utilization or DEFAULT_UTILIZATION
         return _Run(profile=run, parts=parts_gib(rule.coefficients, run, share), rule=rule, share=share)
 
 
-def _vllm_total(made: _Run, deployment: Deployment, weights: RankWeights) -> Ends[int]:
+def _vllm_total(made: _Run, deployment: Deployment, weights: RankWeights) -> Range[int]:
     """The fitted range of all parts, with speculation and what a tower without a configuration weighs."""
     estimated = weights.bytes / GIB if weights.knowledge == "estimated" else 0.0
     low, high = ends_gib(made.rule, made.parts, made.profile, estimated)
-    head, unlisted = _speculation(made, deployment), _unlisted_tower(made.profile, weights)
-    return Ends(
-        low=_bytes(low) + head.low + unlisted.low,
-        best=_bytes(made.parts.total) + head.best + unlisted.best,
-        high=_bytes(high) + head.high + unlisted.high,
-    )
+    rule = Range(low=low, best=made.parts.total, high=high).map(_bytes)
+    return rule + _speculation(made, deployment) + _unlisted_tower(made.profile, weights)
 
 
-def _speculation(made: _Run, deployment: Deployment) -> Ends[int]:
+def _speculation(made: _Run, deployment: Deployment) -> Range[int]:
     """What proposing tokens takes beside the proposer's weights, which are among the weights."""
     if not deployment.speculative_tokens:
         return _NOTHING
@@ -115,15 +122,11 @@ def _speculation(made: _Run, deployment: Deployment) -> Ends[int]:
     layers = 0 if draft is None else 1 if draft.model is None else len(draft.model.layers)
     logits = run.seqs * run.shape.vocabulary
     graphs = made.parts.graphs * layers / max(1, run.shape.layers)
-    return Ends(
-        low=logits * _PROPOSED.low + _bytes(graphs * _DRAFT_GRAPHS.low),
-        best=logits * _PROPOSED.best + _bytes(graphs * _DRAFT_GRAPHS.best),
-        high=logits * _PROPOSED.high + _bytes(graphs * _DRAFT_GRAPHS.high),
-    )
+    return _PROPOSED * logits + (_DRAFT_GRAPHS * graphs).map(_bytes)
 
 
-def _vllm(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
-    made = _Run.of(model, deployment, weights.stage)
+def _vllm(model: Model, deployment: Deployment, weights: RankWeights, share: float) -> Overheads:
+    made = _Run.of(model, deployment, weights.stage, share)
     run = made.profile
     found = list(_vllm_parts(made.parts, run, made.rule, made.share))
     if deployment.speculative_tokens:
@@ -153,11 +156,11 @@ def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable
     doubt = parts.activation_doubt
     yield Overhead(
         name="activation peak",
-        bytes=Ends(
-            low=_bytes(max(0.0, min(parts.activation - rule.low * doubt, parts.lower_peak))),
-            best=_bytes(parts.activation),
-            high=_bytes(max(parts.activation + rule.high * doubt, parts.higher_peak)),
-        ),
+        bytes=Range(
+            low=max(0.0, min(parts.activation - rule.low * doubt, parts.lower_peak)),
+            best=parts.activation,
+            high=max(parts.activation + rule.high * doubt, parts.higher_peak),
+        ).map(_bytes),
         formula=_peak_formula(run, fit),
     )
     runtime = parts.context + parts.collective
@@ -198,7 +201,7 @@ def _vllm_parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterable
         )
 
 
-def _unlisted_tower(run: Profile, weights: RankWeights) -> Ends[int]:
+def _unlisted_tower(run: Profile, weights: RankWeights) -> Range[int]:
     """The weights of a tower that no configuration describes, where they are not among the weights."""
     made = run.shape.tower
     missing = made is not None and run.items > 0 and lacks_tower(made, weights)
@@ -257,11 +260,13 @@ def _vllm_notes(run: Profile, deployment: Deployment) -> tuple[str, ...]:
             if is_open
         ]
         found.append(f"{' and '.join(names)}: the version's default is assumed; stating it narrows the range.")
-        if not run.older and has_large_defaults(deployment.gpu):
+        if run.stepped:
+            *larger, large, small = batch_defaults(deployment.engine_version or VERSION)
             found.append(
-                f"vLLM's defaults step up at {LARGE_GIB} GiB of memory (8,192 tokens and 1,024 sequences instead of "
-                f"2,048 and 256) and at {LARGEST_GIB} GiB (16,384 tokens): just above a step less is left for the "
-                "cache than just below, unless both are stated."
+                f"vLLM's defaults step up at {large.gib} GiB of memory ({large.tokens:,} tokens and "
+                f"{large.sequences:,} sequences instead of {small.tokens:,} and {small.sequences:,})"
+                + "".join(f" and at {one.gib} GiB ({one.tokens:,} tokens)" for one in larger)
+                + ": just above a step less is left for the cache than just below, unless both are stated."
             )
     if run.shape.tower and not run.shape.tower.stated:
         found.append("The part that reads pictures or sound is not in the configuration: a usual one is assumed.")
@@ -284,10 +289,9 @@ def _vllm_notes(run: Profile, deployment: Deployment) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _around(value: float, doubt: float, rule: Fit) -> Ends[int]:
-    return Ends(
-        low=_bytes(max(0.0, value - rule.low * doubt)), best=_bytes(value), high=_bytes(value + rule.high * doubt)
-    )
+def _around(value: float, doubt: float, rule: Fit) -> Range[int]:
+    gib = Range(low=max(0.0, value - rule.low * doubt), best=value, high=value + rule.high * doubt)
+    return gib.map(_bytes)
 
 
 def _added(parts: tuple[Estimate, ...], notes: tuple[str, ...]) -> Overheads:
@@ -297,18 +301,11 @@ def _added(parts: tuple[Estimate, ...], notes: tuple[str, ...]) -> Overheads:
         for part in parts
         if part.gib.high > 0
     )
-    return Overheads(parts=found, total=_sum(part.bytes for part in found), notes=notes)
+    return Overheads(parts=found, total=sum((part.bytes for part in found), _NOTHING), notes=notes)
 
 
-def _lasting(parts: tuple[Estimate, ...]) -> Iterable[Ends[int]]:
+def _lasting(parts: tuple[Estimate, ...]) -> Iterable[Range[int]]:
     return (part.gib.map(_bytes) for part in parts if part.gib.high > 0)
-
-
-def _sum(parts: Iterable[Ends[int]]) -> Ends[int]:
-    low = best = high = 0
-    for one in parts:
-        low, best, high = low + one.low, best + one.best, high + one.high
-    return Ends(low=low, best=best, high=high)
 
 
 def _bytes(gib: float) -> int:

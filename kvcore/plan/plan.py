@@ -13,12 +13,11 @@ from kvcore.errors import EngineError, UnitError
 from kvcore.model.model import Model
 from kvcore.plan.basis import NONE, Basis, Held, basis, sizes
 from kvcore.plan.bindings import Binding, beside_stated_pool, beyond_limit, memory_gone, refusal, running_out
-from kvcore.plan.ends import Ends
 from kvcore.plan.pools import Pool
 from kvcore.plan.shards import notes as shard_notes
 from kvcore.plan.versions import newer_note
 from kvcore.ranks.speculation import notes as speculation_notes
-from kvcore.size import Term
+from kvcore.terms import Range, Term
 from kvcore.units import MAX_BATCH
 
 __all__ = ["Binding", "Plan", "make_plan", "plan_from", "starting"]
@@ -41,11 +40,11 @@ class Plan:
     refused: str
     layout: Layout | None
     pools: tuple[Pool, ...]
-    kv_bytes: Ends[int] | None
-    tokens: Ends[int] | None
-    concurrency: Ends[Fraction] | None
-    requests: Ends[int] | None
-    longest: Ends[int] | None
+    kv_bytes: Range[int] | None
+    tokens: Range[int] | None
+    concurrency: Range[Fraction] | None
+    requests: Range[int] | None
+    longest: Range[int] | None
     fits: bool
     binding: Binding
     terms: tuple[Term, ...]
@@ -74,7 +73,7 @@ def plan_from(base: Basis, users: int | None = None) -> Plan:
     context = base.deployment.context
     if context < 1:
         return _nothing(base, users, Binding(kind="engine", sentence="A request has at least one token."), "no tokens")
-    fills: Ends[Fill] | None = None
+    fills: Range[Fill] | None = None
     try:
         if base.cache.keeps_cache:
             fills = base.fills(context)
@@ -105,14 +104,13 @@ def _plan(
     users: int | None,
     binding: Binding,
     *,
-    requests: Ends[int],
-    longest: Ends[int],
+    requests: Range[int],
+    longest: Range[int],
     layout: Layout | None = None,
-    fills: Ends[Fill] | None = None,
+    fills: Range[Fill] | None = None,
 ) -> Plan:
     replicas = base.deployment.dp
-    low, best, high = sizes(base.pools)
-    kv_bytes = Ends(low=min(low), best=min(best), high=min(high))
+    kv_bytes = sizes(base.pools).map(min)
     return Plan(
         model=base.model,
         deployment=base.deployment,
@@ -153,7 +151,7 @@ def _nothing(base: Basis, users: int | None, binding: Binding, refused: str) -> 
     )
 
 
-def _terms(base: Basis, layout: Layout | None, fills: Ends[Fill] | None, requests: Ends[int]) -> tuple[Term, ...]:
+def _terms(base: Basis, layout: Layout | None, fills: Range[Fill] | None, requests: Range[int]) -> tuple[Term, ...]:
     terms: list[Term] = []
     for pool in base.pools:
         if len(base.pools) > 1:
@@ -170,7 +168,7 @@ def _terms(base: Basis, layout: Layout | None, fills: Ends[Fill] | None, request
         terms += layout.terms
     if fills is None or base.cache is None:
         return tuple(terms)
-    terms += base.cache.terms(base.deployment.context, sizes(base.pools)[0])
+    terms += base.cache.terms(base.deployment.context, sizes(base.pools).low)
     replicas, most = base.deployment.dp, base.cache.sequences
     each = fills.low.requests if most is None else min(fills.low.requests, most)
     text = f"{fills.low.requests:,} a replica"
@@ -182,7 +180,7 @@ def _terms(base: Basis, layout: Layout | None, fills: Ends[Fill] | None, request
     return tuple(terms)
 
 
-def _notes(base: Basis, layout: Layout | None, longest: Ends[int]) -> tuple[str, ...]:
+def _notes(base: Basis, layout: Layout | None, longest: Range[int]) -> tuple[str, ...]:
     newer = newer_note(base.deployment)
     notes: dict[str, None] = {newer: None} if newer else {}
     notes |= dict.fromkeys(f"{note}." for note in shard_notes(base.model, base.deployment))

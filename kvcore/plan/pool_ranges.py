@@ -7,23 +7,26 @@ some ranges they rise with the context or stay, so where two lengths of a range 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
+from kvcore.engines.vllm.settings import V0_CHUNKS_ABOVE
 from kvcore.model.model import Model
-from kvcore.plan.overhead_defaults import V0_CHUNKS_ABOVE, is_v0
 from kvcore.plan.overhead_engines import BY_STAGE
 from kvcore.plan.overheads import total_overheads
 from kvcore.plan.pools import Pool, left_for_cache, pools
 from kvcore.ranks.weights import RankWeights
+from kvcore.terms import Range
 from kvcore.units import MAX_TOKENS
 
 # Below so many tokens a batch may be limited by the requests themselves.
 SHORT = 64
-Range = tuple[int, int]
-# Bytes of each stage's pool at the safe end, at best guess and at the hopeful end.
-Sizes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+Span = tuple[int, int]
+# Bytes of each stage's pool.
+Sizes = Range[tuple[int, ...]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,17 +38,17 @@ class PoolRanges:
     loaded: tuple[RankWeights, ...]
     share: float
     longest: int = MAX_TOKENS
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[Span, ...] = ()
     """Contexts within which the pool does not grow: in each, what fits at a length fits at every shorter one."""
     _pools: tuple[Pool, ...] | None = None
     _told: dict[int, Sizes] = field(default_factory=dict)
-    _points: dict[Range, tuple[list[int], list[Sizes]]] = field(default_factory=dict)
+    _points: dict[Span, tuple[list[int], list[Sizes]]] = field(default_factory=dict)
     _alike: tuple[int, ...] = ()
     """For each stage the first of those whose overheads are the same."""
 
     def __post_init__(self) -> None:
         ends = {0, min(SHORT - 1, self.longest), self.longest}
-        if self.deployment.engine == "vllm" and is_v0(self.deployment):
+        if self.deployment.engine == "vllm" and engine("vllm").settings(self.model, self.deployment).older_core:
             ends.add(min(V0_CHUNKS_ABOVE, self.longest))
         self.ranges = tuple((first + 1, last) for first, last in pairwise(sorted(ends)))
         first: dict[object, int] = {}
@@ -75,7 +78,7 @@ class PoolRanges:
     def _sizes(self, context: int) -> Sizes:
         if self.deployment.kv_bytes is not None:
             stages = (self.deployment.kv_bytes,) * max(self.deployment.pp, len(self.loaded))
-            return stages, stages, stages
+            return Range.exactly(stages)
         span = next((one for one in self.ranges if context <= one[1]), (context, context))
         points = self._points.setdefault(span, ([], []))
         if points[0] and context not in points[0]:
@@ -97,9 +100,16 @@ class PoolRanges:
 
     def _made(self, context: int) -> Sizes:
         own = self.deployment.at(context)
-        totals = {stage: total_overheads(self.model, own, self.loaded[stage]) for stage in set(self._alike)}
+        totals = {stage: total_overheads(self.model, own, self.loaded[stage], self.share) for stage in set(self._alike)}
         left = [
             left_for_cache(own, self.share, weights, totals[stage])
             for weights, stage in zip(self.loaded, self._alike, strict=True)
         ]
-        return tuple(one.low for one in left), tuple(one.best for one in left), tuple(one.high for one in left)
+        return by_stage(left)
+
+
+def by_stage(left: Sequence[Range[int]]) -> Sizes:
+    """The range of all stages' pools together from that of each stage."""
+    return Range(
+        low=tuple(one.low for one in left), best=tuple(one.best for one in left), high=tuple(one.high for one in left)
+    )

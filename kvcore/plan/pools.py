@@ -17,13 +17,12 @@ from kvcore.engines.registry import engine
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.model import Model
-from kvcore.plan.ends import Ends
 from kvcore.plan.overheads import Overheads, overheads
 from kvcore.ranks.speculation import speculator_bytes, with_speculator
 from kvcore.ranks.weights import RankWeights, rank_weights
-from kvcore.size import Term
+from kvcore.terms import Range, Term
 
-NO_OVERHEADS = Overheads(parts=(), total=Ends(low=0, best=0, high=0), notes=())
+NO_OVERHEADS = Overheads(parts=(), total=Range.exactly(0), notes=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,7 @@ class Pool:
     usable_bytes: int
     weights_bytes: int
     overheads: Overheads
-    kv_bytes: Ends[int]
+    kv_bytes: Range[int]
     left_bytes: int
     terms: tuple[Term, ...]
     drafted: tuple[str, int] = ("", 0)
@@ -66,7 +65,7 @@ def pools(
     check_known(model, deployment, loaded)
     if share is None:
         share = usable_share(model, deployment)
-    return tuple(_pool(deployment, share, weights, overheads(model, deployment, weights)) for weights in loaded)
+    return tuple(_pool(deployment, share, weights, overheads(model, deployment, weights, share)) for weights in loaded)
 
 
 def check_known(model: Model, deployment: Deployment, loaded: tuple[RankWeights, ...]) -> None:
@@ -127,7 +126,7 @@ def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ..
             weights_bytes=loaded[stage].bytes if stage < len(loaded) else 0,
             drafted=speculator_bytes(loaded[stage]) if stage < len(loaded) else ("", 0),
             overheads=NO_OVERHEADS,
-            kv_bytes=Ends(low=kv_bytes, best=kv_bytes, high=kv_bytes),
+            kv_bytes=Range.exactly(kv_bytes),
             left_bytes=0,
             terms=(term,),
         )
@@ -135,15 +134,13 @@ def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ..
     )
 
 
-def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, over: Ends[int]) -> Ends[int]:
+def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, over: Range[int]) -> Range[int]:
     """The pool on one GPU of a stage: low where the overheads (in all) are high; negative where nothing is left."""
     total = deployment.gpu.memory_bytes
     if _of_free(deployment):
         exact = Fraction(str(share))
-        low, best, high = (_part(total - weights.bytes - used, exact) for used in (over.high, over.best, over.low))
-        return Ends(low=low, best=best, high=high)
-    usable = _usable(deployment, share) - weights.bytes
-    return Ends(low=usable - over.high, best=usable - over.best, high=usable - over.low)
+        return (total - weights.bytes - over).map(lambda free: _part(free, exact))
+    return _usable(deployment, share) - weights.bytes - over
 
 
 def _usable(deployment: Deployment, share: float) -> int:
@@ -203,7 +200,7 @@ def _part(free: int, share: Fraction) -> int:
 
 
 def _left_term(
-    deployment: Deployment, share: float, usable: int, weights: RankWeights, over: Overheads, kv: Ends[int]
+    deployment: Deployment, share: float, usable: int, weights: RankWeights, over: Overheads, kv: Range[int]
 ) -> Term:
     text = f"{usable:,} − {weights.bytes:,} − {over.total.high:,} B"
     if _of_free(deployment):

@@ -19,7 +19,7 @@ from kvcore.plan.pools import usable_share
 from kvcore.plan.sharing import batched_tokens, layout_at
 from kvcore.plan.speed import decode_bound, prefill_bound, seconds_text
 from kvcore.plan.traffic import Expected, Traffic, expected
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.timing import Bound
 from kvcore.units import plural
 

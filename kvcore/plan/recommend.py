@@ -13,10 +13,10 @@ from kvcore.hardware.gpus import Accelerator, accelerators
 from kvcore.hardware.prices import Hourly, hourly
 from kvcore.model.model import Model
 from kvcore.plan.basis import Basis
-from kvcore.plan.ends import Ends
 from kvcore.plan.gpu_counts import gpu_counts
 from kvcore.plan.shard_words import split_name
 from kvcore.plan.split_search import Search
+from kvcore.terms import Range
 from kvcore.units import MAX_BATCH, check_tokens
 
 MOST_GPUS = 16
@@ -32,7 +32,7 @@ class Recommendation:
 
     gpu: Accelerator
     deployment: Deployment
-    requests: Ends[int]
+    requests: Range[int]
     usd_per_hour: Hourly | None
     sentence: str
 

@@ -81,7 +81,7 @@ def _least_pool(model: Model, deployment: Deployment, users: int | None, plan: P
     base = basis(model, replace(deployment, kv_bytes=high))
     if base.cache is None or base.by_context is None or not base.cache.keeps_cache:
         return None
-    stages = len(base.by_context.at(deployment.context)[0])
+    stages = len(base.by_context.at(deployment.context).low)
 
     def enough(size: int) -> bool:
         return base.cache is not None and base.cache.holds(deployment.context, each, (size,) * stages)

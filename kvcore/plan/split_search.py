@@ -9,7 +9,7 @@ from functools import lru_cache
 from kvcore.deployment import Deployment
 from kvcore.engines.base import CachePool, Engine
 from kvcore.engines.registry import engine
-from kvcore.errors import KVCoreError
+from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.memories import Attention, Latent
 from kvcore.model.model import Model
@@ -67,8 +67,12 @@ class Search:
         """The fewest of this GPU that suffice at the safe end, in the first split that holds nearly most; or None."""
         chosen = engine(self.asked.engine)
         fixed = chosen.share_of == "total" and not chosen.share_by_gpu
-        share = usable_share(self.model, self.asked) if fixed else 1.0
-        usable, rules = gpu.memory_bytes * share, _rules(chosen, gpu)
+        try:
+            share = usable_share(self.model, self.asked) if fixed else 1.0
+            usable, rules = gpu.memory_bytes * share, _rules(chosen, self.asked.engine_version, gpu)
+        except EngineError:
+            # A release that is not followed holds nothing.
+            return None
         for count in self.counts:
             held: dict[Shard, int] = {}
             splits = self._valid(count)
@@ -131,7 +135,7 @@ class Search:
             return tuple(pool.kv_bytes.low for pool in pools(self.model, deployment, loaded=split.loaded))
         share = usable_share(self.model, deployment)
         return tuple(
-            left_for_cache(deployment, share, weights, total_overheads(self.model, deployment, weights)).low
+            left_for_cache(deployment, share, weights, total_overheads(self.model, deployment, weights, share)).low
             for weights in loaded_weights(self.model, deployment)
         )
 
@@ -158,7 +162,7 @@ def _split(model: Model, shard: Shard, asked: Deployment) -> Split | None:
     return Split(shard=shard, loaded=loaded, weights_bytes=weights, least_request_bytes=slack * request)
 
 
-def _rules(chosen: Engine, gpu: Accelerator) -> Rules:
+def _rules(chosen: Engine, version: str | None, gpu: Accelerator) -> Rules:
     """What an engine's layout and defaults see of a GPU: two that are alike in it differ in their memory only."""
     tier = bisect_right(chosen.memory_tiers, gpu.memory_bytes / GIB)
     try:
@@ -168,7 +172,7 @@ def _rules(chosen: Engine, gpu: Accelerator) -> Rules:
         )
     except ValueError:
         capability = gpu.compute_capability or ""
-    return gpu.vendor, tier, capability, gpu.unified_memory, "a100" in gpu.id
+    return gpu.vendor, tier, capability, gpu.unified_memory, chosen.small_defaults(gpu, version)
 
 
 def _is_plain(model: Model) -> bool:

@@ -20,7 +20,6 @@ from kvcore.model.model import Model
 from kvcore.plan.answers import SPLITS_TRIED, most_users
 from kvcore.plan.basis import basis
 from kvcore.plan.changes import runs_4_bit
-from kvcore.plan.ends import Ends
 from kvcore.plan.hardware_changes import other_engines
 from kvcore.plan.offload import offload
 from kvcore.plan.pools import has_share, usable_share
@@ -28,6 +27,7 @@ from kvcore.plan.shard_words import split_name
 from kvcore.plan.shards import shards
 from kvcore.plan.sharing import batched_tokens
 from kvcore.plan.traffic import Traffic, expected
+from kvcore.terms import Range
 from kvcore.units import GIB, MAX_BATCH, format_tokens
 
 _STEPS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
@@ -50,7 +50,7 @@ class Point:
     """
 
     name: str
-    most: Ends[int] | None
+    most: Range[int] | None
     deployment: Deployment | None = None
     now: bool = False
     why: str = ""
@@ -263,5 +263,4 @@ def _hosts(model: Model, deployment: Deployment, planned: int) -> Iterator[Point
         return
     for gib in sorted({*_HOST_GIB, planned}):
         more = min(MAX_BATCH, deployment.dp * moved.idle_requests(gib * GIB))
-        low, best, high = (one + more for one in (held.low, held.best, held.high))
-        yield Point(name=f"{gib:,}", most=Ends(low=low, best=best, high=high), now=gib == planned)
+        yield Point(name=f"{gib:,}", most=held + more, now=gib == planned)

@@ -14,7 +14,7 @@ from kvcore.plan.fits import Filling, Fit
 from kvcore.plan.moments import most_at_once
 from kvcore.plan.plan import Plan, plan_from
 from kvcore.plan.sharing import batched_tokens, shared_tokens
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.units import check_tokens
 
 __all__ = ["Active", "Expected", "Fit", "Traffic", "active_requests", "expected"]

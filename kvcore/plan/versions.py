@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine
+from kvcore.engines.releases import release
 
 
 def newer_note(deployment: Deployment) -> str:
     """`The rules of vllm 0.33.0 are followed: …` where a newer release was asked for, else ""."""
     newest, asked = engine(deployment.engine).release, deployment.engine_version
-    if asked is None or _numbers(asked) <= _numbers(newest):
+    if asked is None or release(asked) <= release(newest):
         return ""
     return (
         f"The rules of {deployment.engine} {newest} are followed, the newest that are known here: "
         f"{asked.removeprefix('v')[:40]} may do otherwise."
     )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The release without what follows it: (1, 4, 0) of 1.4.0rc4, (0, 33, 0) of v0.33."""
-    found = re.match(r"v?(\d{1,3})(?:\.(\d{1,3}))?(?:\.(\d{1,3}))?", version)
-    return tuple(int(part or 0) for part in found.groups()) if found else (0, 0, 0)

@@ -22,11 +22,11 @@ from kvcore.plan.changes import (
     utilization,
     weight_formats,
 )
-from kvcore.plan.ends import Ends
 from kvcore.plan.hardware_changes import other_engines, other_gpus, replicas, splits
 from kvcore.plan.offload import Offload, host_memory_text, offload
 from kvcore.plan.plan import Plan, make_plan, starting
 from kvcore.plan.traffic import Traffic, expected
+from kvcore.terms import End, Range
 from kvcore.units import GIB, MAX_BATCH, plural
 
 # Host memory that an offer to offload is reckoned with.
@@ -59,7 +59,7 @@ class WhatIf:
     gain_best: float | None
     gain_words: str
     price: str
-    requests: Ends[int] | None
+    requests: Range[int] | None
     model: Model
     asked: int | None
     users: int | None = None
@@ -120,7 +120,7 @@ class _Gained:
     """A change that lets in more, before anything is said of it: most that are tried do not."""
 
     change: Change
-    requests: Ends[int]
+    requests: Range[int]
     gain: float | None
     gain_best: float | None
 
@@ -165,18 +165,18 @@ def _gain_words(before: Plan, after: Held, length: int, gain: float | None) -> s
     return f"{was:,} → {now:,} {noun} at once{times}, at the safe end"
 
 
-def _gain(before: Plan, after: Held, end: str) -> float | None:
+def _gain(before: Plan, after: Held, end: End) -> float | None:
     was = _exact(before.requests, before.concurrency, before.binding.kind == "sequences", end)
     now = _exact(after.requests, after.concurrency, after.by_sequences, end)
     return float(now / was) if was else None
 
 
-def _exact(requests: Ends[int] | None, concurrency: Ends[Fraction] | None, by_sequences: bool, end: str) -> Fraction:
+def _exact(requests: Range[int] | None, concurrency: Range[Fraction] | None, by_sequences: bool, end: End) -> Fraction:
     """Requests at once as an exact number, or whole ones where a number of sequences is less than the memory."""
     if requests is None:
         return Fraction(0)
-    whole = getattr(requests, end)
-    exact = Fraction(whole) if concurrency is None else getattr(concurrency, end)
+    whole = requests.at(end)
+    exact = Fraction(whole) if concurrency is None else concurrency.at(end)
     return Fraction(whole) if by_sequences or not whole else max(Fraction(whole), exact)
 
 

@@ -97,7 +97,7 @@ def test_vllm_runs_no_more_sequences_than_its_default_for_the_gpu(gpu: str, most
 
 
 def test_older_versions_of_vllm_ran_fewer_sequences() -> None:
-    plan = make_plan(load(LLAMA), stated(100 * GIB, context=16, engine_version="0.8.5"))
+    plan = make_plan(load(LLAMA), stated(100 * GIB, context=16, engine_version="0.7.3"))
     assert plan.requests is not None
     assert plan.requests.low == 256
 

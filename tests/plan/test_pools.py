@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from kvcore.deployment import Deployment
-from kvcore.engines.vllm.budget import default_utilization
+from kvcore.engines.vllm.settings import default_utilization
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import accelerator
 from kvcore.plan import pools as module
-from kvcore.plan.ends import Ends, Overhead
-from kvcore.plan.overheads import Overheads
+from kvcore.plan.overheads import Overhead, Overheads
 from kvcore.plan.pools import loaded_weights, pools, usable_share
 from kvcore.ranks.weights import RankWeights
 from kvcore.sources.catalogue import entries, load
+from kvcore.terms import Range
 from kvcore.units import GIB
 from tests.models import rank_weights
 
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 GPU = replace(accelerator("h100-sxm"), reported_bytes=80 * GIB)
 WEIGHTS = (RankWeights(stage=0, bytes=14 * GIB, knowledge="exact", parts=(), formula="14 GiB"),)
-RANGE = Ends(low=GIB, best=2 * GIB, high=4 * GIB)
+RANGE = Range(low=GIB, best=2 * GIB, high=4 * GIB)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def plain(name: str = "vllm", **changes: Any) -> Deployment:
     return replace(Deployment(gpu=GPU, context=8192, engine=name), **changes)
 
 
-def left(deployment: Deployment) -> Ends[int]:
+def left(deployment: Deployment) -> Range[int]:
     (pool,) = pools(load(MISTRAL), deployment, loaded=WEIGHTS)
     return pool.kv_bytes
 
@@ -54,8 +54,8 @@ def test_vllm_rounds_its_share_up() -> None:
 
 
 def test_older_versions_took_nine_tenths() -> None:
-    assert default_utilization("0.20.2") == 0.9
-    assert default_utilization("v0.21.0") == 0.92
+    assert default_utilization("0.19.1") == 0.9
+    assert default_utilization("v0.20.0") == 0.92
     assert default_utilization(None) == 0.92
     assert left(plain(engine_version="0.10.1")).low == 72 * GIB - 18 * GIB
 
@@ -82,7 +82,7 @@ def test_tensorrt_llm_takes_a_share_of_what_is_free() -> None:
 
 @pytest.mark.parametrize("name", ["llama.cpp", "ollama", "transformers"])
 def test_engines_without_a_share_leave_all_that_remains(name: str) -> None:
-    assert left(plain(name)) == Ends(low=62 * GIB, best=64 * GIB, high=65 * GIB)
+    assert left(plain(name)) == Range(low=62 * GIB, best=64 * GIB, high=65 * GIB)
 
 
 def test_nothing_left_is_negative_and_whole() -> None:
@@ -91,7 +91,7 @@ def test_nothing_left_is_negative_and_whole() -> None:
 
 def test_a_stated_pool_is_that_pool_without_an_estimate() -> None:
     (pool,) = pools(load("RWKV/rwkv-4-7b-pile"), plain(kv_bytes=7 * GIB))
-    assert pool.kv_bytes == Ends(low=7 * GIB, best=7 * GIB, high=7 * GIB)
+    assert pool.kv_bytes == Range.exactly(7 * GIB)
     assert not pool.overheads.parts
 
 

@@ -26,7 +26,7 @@ from kvcore.engines.llamacpp.slots import SlotPool, draft_notes
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.ranks.rules import RankRules
-from kvcore.size import Term
+from kvcore.terms import Term
 
 
 class LlamaCpp(Engine):

@@ -27,7 +27,7 @@ from kvcore.engines.llamacpp.settings import (
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.ranks.speculation import alone, proposer, speculator
-from kvcore.size import Term
+from kvcore.terms import Term
 
 # Architectures whose head has a context of its own layers (src/llama-model.cpp, the filters of hybrids).
 HEAD_ALONE = frozenset({"qwen3_5_text", "qwen3_5_moe_text", "qwen35", "qwen35moe"})

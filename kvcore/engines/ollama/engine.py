@@ -16,9 +16,10 @@ from kvcore.engines.llamacpp.architectures import architecture
 from kvcore.engines.llamacpp.engine import LLAMACPP
 from kvcore.engines.llamacpp.settings import CACHE_TYPES, MAX_SLOTS, LlamaCppSettings, make_settings
 from kvcore.engines.llamacpp.slots import SlotPool, draft_notes
+from kvcore.engines.releases import not_followed
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.units import GIB, KIB, MIB
 
 VERSION = "fb307609"
@@ -86,8 +87,7 @@ class Ollama(Engine):
         of 80 GB where none is named).
         """
         if asked.engine_version not in (None, VERSION):
-            version = str(asked.engine_version)[:40]
-            raise EngineError(f"ollama: the rules of version {version!r} are not followed, only {VERSION}")
+            raise not_followed("ollama", asked.engine_version, VERSION)
         values = own_values("ollama", OPTIONS, asked)
         _check(values)
         name = architecture(model)

@@ -20,13 +20,21 @@ from kvcore.engines.sglang.cells import (
 from kvcore.engines.sglang.lines import log_lines
 from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
 from kvcore.engines.sglang.pools import Need, Sizes, pool_sizes, request_need, window_too_wide
-from kvcore.engines.sglang.settings import GPU_DEFAULTS, OPTIONS, VERSION, SglangSettings, make_settings
+from kvcore.engines.sglang.settings import (
+    GPU_DEFAULTS,
+    MAMBA_FULL_MEMORY_RATIO,
+    OPTIONS,
+    SWA_FULL_TOKENS_RATIO,
+    VERSION,
+    SglangSettings,
+    make_settings,
+)
 from kvcore.model.memories import Attention, Indexer, State
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import WeightFormat
 from kvcore.ranks.rules import RankRules, Ways
 from kvcore.ranks.speculation import alone, speculator
-from kvcore.size import Term
+from kvcore.terms import Term
 
 # MiB that are kept off for a draft and its graphs where nobody says (server_args.py), by who proposes.
 _STANDALONE_MIB, _HEAD_MIB = 6 * 1024, 2 * 1024
@@ -173,8 +181,8 @@ class SGLang(Engine):
             ("--dp-size", settings.dp_size, 1),
             ("--kv-cache-dtype", dtype, "auto"),
             ("--page-size", settings.page_size, None),
-            ("--swa-full-tokens-ratio", settings.swa_full_tokens_ratio, 0.8),
-            ("--mamba-full-memory-ratio", settings.mamba_full_memory_ratio, 0.9),
+            ("--swa-full-tokens-ratio", settings.swa_full_tokens_ratio, SWA_FULL_TOKENS_RATIO),
+            ("--mamba-full-memory-ratio", settings.mamba_full_memory_ratio, MAMBA_FULL_MEMORY_RATIO),
             ("--max-mamba-cache-size", settings.max_mamba_cache_size, None),
             ("--mamba-ssm-dtype", settings.mamba_ssm_dtype, None),
             ("--max-total-tokens", settings.max_total_tokens, None),

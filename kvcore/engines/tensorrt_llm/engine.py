@@ -8,14 +8,21 @@ from fractions import Fraction
 from kvcore.deployment import Deployment, Request
 from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, with_draft
 from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, resolve_dtype, split_stages, stage_pools
-from kvcore.engines.tensorrt_llm.settings import OPTIONS, VERSION, TensorRtLlmSettings, make_settings
+from kvcore.engines.tensorrt_llm.settings import (
+    FREE_GPU_MEMORY_FRACTION,
+    OPTIONS,
+    TOKENS_PER_BLOCK,
+    VERSION,
+    TensorRtLlmSettings,
+    make_settings,
+)
 from kvcore.errors import EngineError
 from kvcore.model.memories import Attention, Indexer, Latent, State
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import WeightFormat
 from kvcore.ranks.rules import RankRules, Ways
 from kvcore.ranks.speculation import alone, speculator
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.units import GIB
 
 # max_batch_size and max_num_tokens of trtllm-serve where nobody says (1.4: commands/serve.py, builder.py).
@@ -67,7 +74,7 @@ class TensorRtLlm(Engine):
     def share(self, model: Model, deployment: Deployment) -> float:
         """See Engine.share: free_gpu_memory_fraction."""
         stated = deployment.option("free_gpu_memory_fraction") or deployment.utilization
-        return float(stated or TensorRtLlmSettings(max_seq_len=1).free_gpu_memory_fraction)
+        return float(stated or FREE_GPU_MEMORY_FRACTION)
 
     def batched_tokens(self, settings: TensorRtLlmSettings) -> int:
         """See Engine.batched_tokens: max_num_tokens."""
@@ -132,7 +139,7 @@ class TensorRtLlm(Engine):
             ("--backend", settings.backend, "pytorch"),
             ("--tp_size", settings.tp_size, 1),
             ("--pp_size", settings.pp_size, 1),
-            ("--kv_cache_free_gpu_memory_fraction", settings.free_gpu_memory_fraction, 0.9),
+            ("--kv_cache_free_gpu_memory_fraction", settings.free_gpu_memory_fraction, FREE_GPU_MEMORY_FRACTION),
         )
         for flag, value, default in pairs:
             if value != default:
@@ -224,7 +231,7 @@ def _yaml(settings: TensorRtLlmSettings) -> str:
     cache: list[str] = []
     if settings.dtype != "auto":
         cache.append(f"dtype: {settings.dtype if settings.dtype in ('fp8', 'nvfp4', 'int8') else 'auto'}")
-    if settings.tokens_per_block != 32:
+    if settings.tokens_per_block != TOKENS_PER_BLOCK:
         cache.append(f"tokens_per_block: {settings.tokens_per_block}")
     if settings.max_tokens is not None:
         cache.append(f"max_tokens: {settings.max_tokens}")

@@ -15,7 +15,7 @@ from kvcore.errors import EngineError
 from kvcore.model.memories import State
 from kvcore.model.model import Model
 from kvcore.ranks.rules import RankRules
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.units import MAX_TOKENS
 
 Knowledge = Literal["exact", "upper_bound", "estimated"]

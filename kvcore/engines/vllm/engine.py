@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from kvcore.deployment import Deployment, Request
 from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, split_layers
-from kvcore.engines.vllm.budget import default_utilization
+from kvcore.engines.releases import release
 from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
 from kvcore.engines.vllm.packed import counted_blocks, is_packed, is_slotted, packed_groups, slotted_bytes
@@ -20,17 +20,19 @@ from kvcore.engines.vllm.settings import (
     ONE_LINE_LOGGED,
     VERSION,
     VllmSettings,
-    release,
+    default_utilization,
+    has_small_defaults,
 )
 from kvcore.engines.vllm.specs import Spec, block_size, layer_specs, resolve_format, spared_layers
 from kvcore.errors import EngineError
+from kvcore.hardware.gpus import Accelerator
 from kvcore.model.memories import Latent, State
 from kvcore.model.model import Model
 from kvcore.model.stored_bits import UP_PROJECTION
 from kvcore.model.weight_formats import WeightFormat
 from kvcore.ranks.rules import RankRules, Ways
 from kvcore.ranks.speculation import speculator
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.units import GIB
 
 # Logged: Marlin's size on an H100 by 0.10.1 (vllm-project/vllm#23278), Triton's by 0.11.
@@ -111,6 +113,10 @@ class Vllm(Engine):
     def share(self, model: Model, deployment: Deployment) -> float:
         """See Engine.share: gpu_memory_utilization."""
         return deployment.utilization or default_utilization(deployment.engine_version)
+
+    def small_defaults(self, gpu: Accelerator, version: str | None) -> bool:
+        """See Engine.small_defaults: GPUs that vLLM names."""
+        return has_small_defaults(gpu, version)
 
     def batched_tokens(self, settings: VllmSettings) -> int:
         """See Engine.batched_tokens."""
@@ -373,25 +379,12 @@ def _notes(model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...])
             f"{len(spared)} of {len(model.layers)} layers stay in 16 bits: vLLM never stores the first and the last "
             f"two as {kv.name}."
         )
-    if any(spec.kind == "sliding" for group in groups for spec, _ in group.parts):
+    if settings.in_flight_tokens and any(spec.kind == "sliding" for group in groups for spec, _ in group.parts):
         notes.append(
             f"Windows also hold the {settings.in_flight_tokens:,} tokens that may be in flight; while decoding, a "
             "request holds fewer blocks than this."
         )
     return tuple(notes)
-
-
-# max_num_seqs of `vllm serve` by the GPU's memory (0.33, engine/arg_utils.py, get_batch_defaults); versions before
-# 0.9 gave every GPU the smaller one.
-MANY_SEQS, FEW_SEQS = 1024, 256
-_ONE_DEFAULT_BEFORE = (0, 9)
-
-
-def default_max_num_seqs(settings: VllmSettings) -> int:
-    """max_num_seqs where nobody says: by the GPU, and no more than max_num_batched_tokens."""
-    large = settings.gpu_bytes >= 160 * GIB or (settings.gpu_bytes >= 70 * GIB and not settings.few_batched_tokens)
-    many = MANY_SEQS if large and release(settings.version) >= _ONE_DEFAULT_BEFORE else FEW_SEQS
-    return min(many, settings.batched_tokens)
 
 
 @lru_cache(maxsize=512)
@@ -412,7 +405,9 @@ class VllmPool(CachePool):
         self.model = model
         self.settings: VllmSettings = VLLM.settings(model, deployment.at(context))
         # Groups and pages do not depend on the length, only how many pages of each a request claims.
-        self.groups, self.block, self.block_bytes = _planned(model, replace(self.settings, max_model_len=1))
+        self.groups, self.block, self.block_bytes = _planned(
+            model, replace(self.settings, max_model_len=1, max_num_seqs=None)
+        )
         draft = speculator(model, deployment)
         if draft is not None:
             self.groups = _groups_with_draft(model, draft, self.settings, self.block)
@@ -420,7 +415,7 @@ class VllmPool(CachePool):
             self.settings = replace(self.settings, mtp_layers=len(draft.layers))
             self.block_bytes = VLLM.stage_block_bytes(model, self.settings, self.groups)
         self.keeps_cache = any(self.block_bytes)
-        most = deployment.max_num_seqs or default_max_num_seqs(self.settings)
+        most = self.settings.sequences
         self.sequences: int | None = most
         self._needed: dict[int, int] = {}
         if most > self.settings.batched_tokens:

@@ -20,7 +20,7 @@ from kvcore.live.queue import default_queue
 from kvcore.live.runs import RunRecord
 from kvcore.live.settings import read_limits
 from kvcore.scenario.live import LiveOptions
-from pages.ui.live_story import Story, go_on
+from pages.ui.live.progress import JobProgress, add_events
 
 RUN, PROBE, RACE, MACHINE = "run", "probe", "race", "host"
 POLL_S = 0.25
@@ -35,7 +35,7 @@ IN_POPOVER = (
 _SHADOW, _WATCH, _RESULTS, _TURNS = "live_shadow", "live_watch", "live_results", "live_turns"
 
 
-class Ticket(Protocol):
+class JobTicket(Protocol):
     """A job in the queue, or a recording that plays."""
 
     @property
@@ -54,14 +54,14 @@ class Ticket(Protocol):
     def cancel(self) -> None: ...
 
 
-class Queue(Protocol):
+class JobQueue(Protocol):
     """What the page needs of the queue."""
 
-    def submit(self, job: Mapping[str, Any]) -> Ticket: ...
+    def submit(self, job: Mapping[str, Any]) -> JobTicket: ...
 
 
 @dataclass(slots=True, kw_only=True)
-class Result:
+class JobResult:
     """What a job has told so far; `record` is the recording that plays instead of an engine."""
 
     kind: str
@@ -70,14 +70,14 @@ class Result:
     state: str = "waiting"
     message: str = ""
     record: RunRecord | None = None
-    _story: Story = field(default_factory=Story, repr=False, compare=False)
+    _progress: JobProgress = field(default_factory=JobProgress, repr=False, compare=False)
     _told: int = field(default=0, repr=False, compare=False)
 
     @property
-    def story(self) -> Story:
+    def progress(self) -> JobProgress:
         """What the events tell: each is taken in once, since a page asks for this many times at every token."""
         new, self._told = self.events[self._told :], len(self.events)
-        return go_on(self._story, new)
+        return add_events(self._progress, new)
 
     @property
     def finished(self) -> bool:
@@ -85,17 +85,17 @@ class Result:
 
 
 @dataclass(slots=True, kw_only=True)
-class Watch:
+class WatchedJob:
     """The job that is watched now, and those that follow it."""
 
-    ticket: Ticket
-    result: Result
+    ticket: JobTicket
+    result: JobResult
     then: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    follow: list[tuple[Ticket, Result]] = field(default_factory=list)
+    follow: list[tuple[JobTicket, JobResult]] = field(default_factory=list)
     stopping: bool = False
 
 
-def queue() -> Queue:
+def queue() -> JobQueue:
     """The queue of this server's engine."""
     return default_queue()
 
@@ -147,18 +147,18 @@ def start(*jobs: tuple[str, dict[str, Any]]) -> None:
         st.session_state["live_problem"] = f"{problem}."
         return
     st.session_state["live_problem"] = ""
-    _watch(Watch(ticket=ticket, result=Result(kind=kind, job=job), then=list(rest)))
+    _watch(WatchedJob(ticket=ticket, result=JobResult(kind=kind, job=job), then=list(rest)))
 
 
-def play(*parts: tuple[Ticket, Result]) -> None:
+def play(*parts: tuple[JobTicket, JobResult]) -> None:
     """Show recordings one after the other, in their own time."""
     _leave()
     (ticket, result), *rest = parts
     st.session_state["live_problem"] = ""
-    _watch(Watch(ticket=ticket, result=result, follow=list(rest)))
+    _watch(WatchedJob(ticket=ticket, result=result, follow=list(rest)))
 
 
-def _watch(watch: Watch) -> None:
+def _watch(watch: WatchedJob) -> None:
     st.session_state[_WATCH] = watch
     results()[watch.result.kind] = watch.result
     _read(watch)
@@ -195,7 +195,7 @@ def _leave() -> None:
 
 def poll() -> bool:
     """Take in what is new; whether the watched job has ended or given way to the next since the last time."""
-    watch: Watch | None = st.session_state.get(_WATCH)
+    watch: WatchedJob | None = st.session_state.get(_WATCH)
     if watch is None:
         return False
     watch.ticket.touch()
@@ -206,39 +206,39 @@ def poll() -> bool:
     st.session_state["live_newest"] = watch.result.kind
     if watch.result.kind == RUN and watch.result.record is None:
         _remember_turn(watch.result)
-    if watch.result.state == "done" and not watch.result.story.error:
+    if watch.result.state == "done" and not watch.result.progress.error:
         if watch.then:
             start(*watch.then)
         elif watch.follow:
             (ticket, result), *rest = watch.follow
             ticket.touch()
-            _watch(Watch(ticket=ticket, result=result, follow=rest))
+            _watch(WatchedJob(ticket=ticket, result=result, follow=rest))
     return True
 
 
-def _read(watch: Watch) -> None:
+def _read(watch: WatchedJob) -> None:
     # The state first: what is told after it was read is taken at the next poll, and nothing at an end is lost.
     state, message = watch.ticket.state, watch.ticket.message
     watch.result.events += [dict(event) for event in watch.ticket.events(len(watch.result.events))]
     watch.result.state, watch.result.message = state, message
 
 
-def _remember_turn(result: Result) -> None:
+def _remember_turn(result: JobResult) -> None:
     keep = st.session_state
     if not result.job.get("continue_of"):
         keep[_TURNS] = []
-    if result.story.cache.prefill is not None and result.job.get("session"):
+    if result.progress.cache.prefill is not None and result.job.get("session"):
         keep.setdefault(_TURNS, []).append(result)
 
 
-def turns() -> list[Result]:
+def turns() -> list[JobResult]:
     """The finished turns of the conversation that the engine keeps."""
     return list(st.session_state.get(_TURNS, []))
 
 
-def watched() -> Watch | None:
+def watched() -> WatchedJob | None:
     """What is being watched."""
-    found: Watch | None = st.session_state.get(_WATCH)
+    found: WatchedJob | None = st.session_state.get(_WATCH)
     return found
 
 
@@ -248,7 +248,7 @@ def running(*kinds: str) -> bool:
     return watch is not None and (not kinds or watch.result.kind in kinds)
 
 
-def results() -> dict[str, Result]:
+def results() -> dict[str, JobResult]:
     """What came of the last job of each kind."""
-    found: dict[str, Result] = st.session_state.setdefault(_RESULTS, {})
+    found: dict[str, JobResult] = st.session_state.setdefault(_RESULTS, {})
     return found

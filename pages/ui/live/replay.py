@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from kvcore.errors import LiveError
 from kvcore.live.runs import RunRecord, from_json, replay
-from pages.ui.live_state import Result
+from kvcore.paths import DATA
+from pages.ui.live.jobs import JobResult
 
-FOLDER = Path(__file__).parents[2] / "data" / "live"
+FOLDER = DATA / "live"
 # In which order recordings of a kind are shown one after the other.
 ORDER = ("run", "probe", "race")
 
@@ -30,17 +30,17 @@ def shipped() -> tuple[RunRecord, ...]:
     return tuple(found[kind] for kind in ORDER if kind in found)
 
 
-def whole(record: RunRecord) -> Result:
+def whole(record: RunRecord) -> JobResult:
     """A recording as it stood at its end."""
-    return Result(
+    return JobResult(
         kind=record.kind, job=_job(record), events=[dict(event) for event in record.timeline],
         state="done", record=record,
     )  # fmt: skip
 
 
-def playing(record: RunRecord, clock: Callable[[], float] = time.monotonic) -> tuple[Playback, Result]:
+def playing(record: RunRecord, clock: Callable[[], float] = time.monotonic) -> tuple[Playback, JobResult]:
     """A recording that begins to play when it is first looked at, and what it has shown so far."""
-    return Playback(record, clock), Result(kind=record.kind, job=_job(record), record=record)
+    return Playback(record, clock), JobResult(kind=record.kind, job=_job(record), record=record)
 
 
 def _job(record: RunRecord) -> dict[str, Any]:

@@ -14,7 +14,7 @@ _LAST = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldBytes:
     """Bytes of the cache: as measured on its tensors, and as predicted before it ran."""
 
     reserved: int
@@ -37,7 +37,7 @@ class Prefill:
     batch: int
     seconds: float
     predicted_s: float | None
-    held: Held
+    held: HeldBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Token:
     context: int
     seconds: float
     predicted_s: float | None
-    held: Held
+    held: HeldBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Probe:
 
 
 @dataclass(slots=True, kw_only=True)
-class Side:
+class ModeProgress:
     """One way of making the answer: with the cache or without.
 
     `tokens` are the steps after the first token, which comes out of the prefill and belongs to its time; `text` is all
@@ -95,7 +95,7 @@ class Side:
         return median(one.seconds for one in self.tokens) if self.tokens else None
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> HeldBytes | None:
         """The cache after the last thing that happened."""
         if self.tokens:
             return self.tokens[-1].held
@@ -103,31 +103,31 @@ class Side:
 
 
 @dataclass(slots=True, kw_only=True)
-class Story:
+class JobProgress:
     """A job's events so far, or those of several jobs of one conversation, of which the last turn is told.
 
-    `progress` is (what, done, of) of what is going on before the next result, `earlier` the answers of turns before.
+    `doing` is (what, done, of) of what is going on before the next result, `earlier` the answers of turns before.
     """
 
     ready: dict[str, Any] = field(default_factory=dict)
     host: dict[str, Any] = field(default_factory=dict)
     calibration: dict[str, Any] = field(default_factory=dict)
-    sides: dict[str, Side] = field(default_factory=lambda: {mode: Side() for mode in MODES})
+    modes: dict[str, ModeProgress] = field(default_factory=lambda: {mode: ModeProgress() for mode in MODES})
     probes: list[Probe] = field(default_factory=list)
     truncated: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     earlier: list[str] = field(default_factory=list)
-    progress: tuple[str, int, int] | None = None
+    doing: tuple[str, int, int] | None = None
     done: str = ""
     error: str = ""
 
     @property
-    def cache(self) -> Side:
-        return self.sides[CACHE]
+    def cache(self) -> ModeProgress:
+        return self.modes[CACHE]
 
     @property
-    def recompute(self) -> Side:
-        return self.sides[RECOMPUTE]
+    def recompute(self) -> ModeProgress:
+        return self.modes[RECOMPUTE]
 
     @property
     def text(self) -> str:
@@ -137,7 +137,7 @@ class Story:
     @property
     def began(self) -> bool:
         """Whether anything was measured."""
-        return bool(self.probes) or any(side.prefill or side.tokens for side in self.sides.values())
+        return bool(self.probes) or any(side.prefill or side.tokens for side in self.modes.values())
 
     @property
     def random(self) -> bool:
@@ -159,34 +159,34 @@ class Story:
         return median(again / cached for again, cached in pairs[-_LAST:]) if pairs else None
 
 
-def tell(events: Iterable[Mapping[str, Any]]) -> Story:
-    """The story that these events tell; what is not understood is left out."""
-    return go_on(Story(), events)
+def progress_of(events: Iterable[Mapping[str, Any]]) -> JobProgress:
+    """The progress that these events tell; what is not understood is left out."""
+    return add_events(JobProgress(), events)
 
 
-def go_on(story: Story, events: Iterable[Mapping[str, Any]]) -> Story:
-    """The same story with what these further events tell."""
+def add_events(progress: JobProgress, events: Iterable[Mapping[str, Any]]) -> JobProgress:
+    """The same progress with what these further events tell."""
     for event in events:
         try:
-            _take(story, event)
+            _take(progress, event)
         except (KeyError, TypeError, ValueError):
             continue
-    return story
+    return progress
 
 
-def _take(story: Story, event: Mapping[str, Any]) -> None:
+def _take(progress: JobProgress, event: Mapping[str, Any]) -> None:
     name = event.get("event")
     if name == "progress":
-        story.progress = (str(event["what"]), int(event["done"]), int(event["of"]))
+        progress.doing = (str(event["what"]), int(event["done"]), int(event["of"]))
         return
     if name in ("ready", "host", "calibration"):
-        setattr(story, str(name), dict(event if name == "ready" else event[name]))
+        setattr(progress, str(name), dict(event if name == "ready" else event[name]))
     elif name == "prefill":
-        if story.sides[event["mode"]].prefill is not None and event["mode"] == CACHE:
+        if progress.modes[event["mode"]].prefill is not None and event["mode"] == CACHE:
             # A further turn of one conversation: what follows is about it.
-            story.earlier.append(story.text)
-            story.sides = {mode: Side() for mode in MODES}
-        story.sides[event["mode"]].prefill = Prefill(
+            progress.earlier.append(progress.text)
+            progress.modes = {mode: ModeProgress() for mode in MODES}
+        progress.modes[event["mode"]].prefill = Prefill(
             tokens=int(event["tokens"]),
             reused=int(event.get("reused") or 0),
             batch=int(event.get("batch") or 1),
@@ -195,7 +195,7 @@ def _take(story: Story, event: Mapping[str, Any]) -> None:
             held=_held(event),
         )
     elif name == "token":
-        side = story.sides[event["mode"]]
+        side = progress.modes[event["mode"]]
         side.text += str(event.get("text") or "")
         if int(event["index"]) == 0:
             return
@@ -209,7 +209,7 @@ def _take(story: Story, event: Mapping[str, Any]) -> None:
             )
         )
     elif name == "probe":
-        story.probes.append(
+        progress.probes.append(
             Probe(
                 mode=str(event["mode"]),
                 variant=str(event.get("variant") or "shipped"),
@@ -222,18 +222,18 @@ def _take(story: Story, event: Mapping[str, Any]) -> None:
             )
         )
     elif name == "truncated":
-        story.truncated.append(dict(event))
+        progress.truncated.append(dict(event))
     elif name == "note":
-        story.notes.append(str(event["text"]))
+        progress.notes.append(str(event["text"]))
     elif name == "done":
-        story.done = str(event.get("reason") or "length")
+        progress.done = str(event.get("reason") or "length")
     elif name == "error":
-        story.error = str(event["message"])
-    story.progress = None
+        progress.error = str(event["message"])
+    progress.doing = None
 
 
-def _held(event: Mapping[str, Any]) -> Held:
-    return Held(
+def _held(event: Mapping[str, Any]) -> HeldBytes:
+    return HeldBytes(
         reserved=int(event.get("reserved_bytes") or 0),
         resident=int(event.get("resident_bytes") or 0),
         predicted_reserved=int(event.get("predicted_reserved_bytes") or 0),

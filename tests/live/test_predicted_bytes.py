@@ -6,8 +6,7 @@ import pytest
 
 from kvcore.errors import LiveError
 from kvcore.formats import kv_format
-from kvcore.live.predict import CacheBytes, predicted_bytes
-from kvcore.live.shape import as_variant, shape_of_catalogue
+from kvcore.live.shape import CacheBytes, as_variant, predicted_bytes, shape_of_catalogue
 from kvcore.size import resident_bytes
 from kvcore.sources import catalogue
 

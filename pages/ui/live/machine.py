@@ -8,25 +8,26 @@ from kvcore.errors import KVCoreError
 from kvcore.live.host import Host
 from kvcore.live.roofline import Calibration, what_binds
 from kvcore.units import format_bytes
-from pages.ui import live_controls, live_state, widgets
-from pages.ui.live_state import PROBE, RACE, RUN
-from pages.ui.live_story import Story
+from pages.ui import widgets
+from pages.ui.live import controls, jobs
+from pages.ui.live.jobs import PROBE, RACE, RUN
+from pages.ui.live.progress import JobProgress
 from pages.ui.text import plain
 
 
-def calibration(story: Story) -> Calibration | None:
+def calibration(progress: JobProgress) -> Calibration | None:
     """The calibration that a run used, or None."""
-    if not story.calibration:
+    if not progress.calibration:
         return None
     try:
-        return Calibration.from_dict(story.calibration)
+        return Calibration.from_dict(progress.calibration)
     except KVCoreError:
         return None
 
 
-def afresh_s(story: Story) -> float | None:
+def afresh_s(progress: JobProgress) -> float | None:
     """Seconds that reading the whole conversation anew would take, as predicted; None where that is not known."""
-    first, known = story.cache.prefill, calibration(story)
+    first, known = progress.cache.prefill, calibration(progress)
     if first is None or known is None:
         return None
     return known.predict_prefill_s(first.reused + first.tokens)
@@ -35,9 +36,9 @@ def afresh_s(story: Story) -> float | None:
 def shipped_attention() -> str:
     """How the model of the last race attends as it ships, where that is known."""
     for kind in (RACE, RUN):
-        result = live_state.results().get(kind)
-        if result is not None and (name := result.story.ready.get("model")):
-            shape = live_controls.supported(str(name))
+        result = jobs.results().get(kind)
+        if result is not None and (name := result.progress.ready.get("model")):
+            shape = controls.supported(str(name))
             if shape is not None:
                 heads, groups = shape.num_heads, shape.num_kv_heads
                 return "MHA" if heads == groups else "MQA" if groups == 1 else f"GQA {heads}:{groups}"
@@ -46,22 +47,22 @@ def shipped_attention() -> str:
 
 def section(off: str) -> None:
     """Figures of the machine, folded."""
-    told = [one.story for kind in (RUN, PROBE, RACE, live_state.MACHINE) if (one := live_state.results().get(kind))]
-    story = next((one for one in told if one.host), None)
+    told = [one.progress for kind in (RUN, PROBE, RACE, jobs.MACHINE) if (one := jobs.results().get(kind))]
+    progress = next((one for one in told if one.host), None)
     with st.expander("The machine, as measured, and what binds"):
-        if story is None:
+        if progress is None:
             st.markdown("Not measured yet: the first run measures it, once, in a few seconds.")
         else:
-            for line in binds(told[0] if told[0].host else story):
+            for line in binds(told[0] if told[0].host else progress):
                 st.markdown(plain(line))
-            st.html(widgets.table("The machine", (("measured", "w"), ("", "n")), _rows(story)))
-        live_controls.stop_or(
-            "Measure again", "live_measure", live_controls.measure_again, disabled=bool(off), icon=":material/speed:"
+            st.html(widgets.table("The machine", (("measured", "w"), ("", "n")), _rows(progress)))
+        controls.stop_or(
+            "Measure again", "live_measure", controls.measure_again, disabled=bool(off), icon=":material/speed:"
         )
 
 
-def _rows(story: Story) -> list[list[str | tuple[str, str]]]:
-    host = story.host
+def _rows(progress: JobProgress) -> list[list[str | tuple[str, str]]]:
+    host = progress.host
     rows: list[list[str | tuple[str, str]]] = [
         ["Device", f"{host.get('device_name') or host.get('device')}"],
         ["Memory", format_bytes(host.get("memory_bytes") or 0)],
@@ -79,11 +80,11 @@ def _rows(story: Story) -> list[list[str | tuple[str, str]]]:
     return [*rows, ["Measured", f"{host.get('measured_at')}, torch {host.get('torch_version')}"]]
 
 
-def binds(story: Story) -> list[str]:
+def binds(progress: JobProgress) -> list[str]:
     """What share of the measured bandwidth a step reaches, and what that means."""
-    each, host, ready = story.cache.median_s, story.host, story.ready
+    each, host, ready = progress.cache.median_s, progress.host, progress.ready
     band = host.get("read_bandwidth_bytes_per_s")
-    held = story.cache.held
+    held = progress.cache.held
     if not each or not band or not ready.get("weight_bytes"):
         return []
     read = int(ready["weight_bytes"]) + (held.resident if held else 0)

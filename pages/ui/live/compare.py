@@ -8,12 +8,23 @@ from statistics import median
 from kvcore.live import runs
 from kvcore.live.runs import RunRecord
 from kvcore.units import format_tokens
-from pages.ui import live_look as look
-from pages.ui.live_charts import milliseconds
-from pages.ui.live_lanes import Bar, Lane, Lanes
-from pages.ui.live_look import MARKS, Fill
-from pages.ui.live_plot import Drawn, Plot, Scale, nice_above, span_above
-from pages.ui.live_state import RACE
+from pages.ui.live.charts import milliseconds
+from pages.ui.live.jobs import RACE
+from pages.ui.live.plot import (
+    MARKERS,
+    BarChart,
+    BarRow,
+    DotsMark,
+    LegendEntry,
+    LineMark,
+    Mark,
+    Plot,
+    Scale,
+    Segment,
+    nice_above,
+    span_above,
+)
+from pages.ui.live.words import duration, times
 from pages.ui.size.words import plural
 from pages.ui.theme import Palette
 
@@ -21,7 +32,7 @@ MOST = 6
 _NAME = 28
 # Points of a curve: each is the median of its neighbours, so that a burst of the machine does not cross the others.
 _POINTS = 24
-Point = tuple[int, float]
+ContextTime = tuple[int, float]
 
 
 def comparable(record: RunRecord) -> bool:
@@ -35,7 +46,7 @@ def first_s(record: RunRecord) -> float | None:
     return told.ttft_s if told.ttft_s is not None else told.recompute_ttft_s
 
 
-def points(record: RunRecord) -> list[Point]:
+def points(record: RunRecord) -> list[ContextTime]:
     """(tokens before it, seconds) of each token after a first one, or of each place of a probe."""
     mode = "recompute" if record.mode == "recompute" else "cache"
     mine = [event for event in record.events if event.get("mode") == mode]
@@ -58,10 +69,10 @@ def names(records: Sequence[RunRecord]) -> list[str]:
 
 def looks(count: int, colours: Palette) -> list[tuple[str, str]]:
     """(colour, mark) of each: both differ, so that either is enough."""
-    return [(colours.series[at % len(colours.series)], MARKS[at % len(MARKS)]) for at in range(count)]
+    return [(colours.series[at % len(colours.series)], MARKERS[at % len(MARKERS)]) for at in range(count)]
 
 
-def first_tokens(records: Sequence[RunRecord], colours: Palette) -> Lanes | None:
+def first_tokens(records: Sequence[RunRecord], colours: Palette) -> BarChart | None:
     """A bar for the time to the first token of each run that has one, on one scale."""
     found = [
         (name, record, seconds, colour)
@@ -70,16 +81,16 @@ def first_tokens(records: Sequence[RunRecord], colours: Palette) -> Lanes | None
     ]
     if not found:
         return None
-    lanes = [
-        Lane(
-            name=name, colour=colour, told=_told(record), value=look.duration(seconds),
-            bars=[Bar(start=0, seconds=seconds, fill=colour, said=f"{name}: {look.duration(seconds)}")],
+    rows = [
+        BarRow(
+            name=name, colour=colour, told=_told(record), value=duration(seconds),
+            segments=[Segment(start=0, seconds=seconds, fill=colour, said=f"{name}: {duration(seconds)}")],
         )
         for name, record, seconds, colour in found
     ]  # fmt: skip
-    said = "; ".join(f"{name}: {look.duration(seconds)}" for name, _, seconds, _ in found)
+    said = "; ".join(f"{name}: {duration(seconds)}" for name, _, seconds, _ in found)
     span = span_above(max(seconds for _, _, seconds, _ in found))
-    return Lanes(lanes=lanes, span=span, alt=f"Time to the first token. {said}.", colours=colours, low=True)
+    return BarChart(rows=rows, span=span, alt=f"Time to the first token. {said}.", colours=colours, low=True)
 
 
 def _told(record: RunRecord) -> str:
@@ -90,13 +101,8 @@ def _told(record: RunRecord) -> str:
 
 def first_title(records: Sequence[RunRecord]) -> str:
     """What the bars show."""
-    times = [(seconds, name) for name, one in zip(names(records), records, strict=True) if (seconds := first_s(one))]
-    if len(times) < 2:
-        return "Time to the first token"
-    (least, best), (most, worst) = min(times), max(times)
-    if most < 1.05 * least:
-        return f"The first token takes about {look.duration(least)} in each"
-    return f"First token: {best} {look.duration(least)}, {worst} {look.duration(most)}: {look.times(most / least)}"
+    firsts = [(seconds, name) for name, one in zip(names(records), records, strict=True) if (seconds := first_s(one))]
+    return _compared(firsts, "First token", "The first token") or "Time to the first token"
 
 
 def tokens_title(records: Sequence[RunRecord]) -> str:
@@ -106,15 +112,20 @@ def tokens_title(records: Sequence[RunRecord]) -> str:
         for name, one in zip(names(records), records, strict=True)
         if (found := points(one))
     ]
-    if len(middles) < 2:
-        return "Time of each token"
-    (least, best), (most, worst) = min(middles), max(middles)
+    return _compared(middles, "Each token", "Each token") or "Time of each token"
+
+
+def _compared(figures: Sequence[tuple[float, str]], what: str, subject: str) -> str:
+    """The least and the most of several (seconds, name), or that they are alike; empty where there are not two."""
+    if len(figures) < 2:
+        return ""
+    (least, best), (most, worst) = min(figures), max(figures)
     if most < 1.05 * least:
-        return f"Each token takes about {look.duration(least)} in each"
-    return f"Each token: {best} {look.duration(least)}, {worst} {look.duration(most)}: {look.times(most / least)}"
+        return f"{subject} takes about {duration(least)} in each"
+    return f"{what}: {best} {duration(least)}, {worst} {duration(most)}: {times(most / least)}"
 
 
-def tokens(records: Sequence[RunRecord], colours: Palette) -> Drawn | None:
+def tokens(records: Sequence[RunRecord], colours: Palette) -> Plot | None:
     """A curve of the time per token for each run, over the tokens before it."""
     curves = [
         (name, _bundled(found), len(found), style)
@@ -125,21 +136,22 @@ def tokens(records: Sequence[RunRecord], colours: Palette) -> Drawn | None:
         return None
     everything = [one for _, found, _, _ in curves for one in found]
     low, high = min(at for at, _ in everything), max(at for at, _ in everything)
-    y = milliseconds(1.15 * max(seconds for _, seconds in everything))
-    plot = Plot(
-        x=_axis(low, high), y=y, colours=colours, height=300, x_title="tokens in the conversation"
-    )  # fmt: skip
+    marks: list[Mark] = []
     said = []
     for name, found, count, (colour, mark) in curves:
-        plot.line(found, colour, width=2.5)
-        plot.dots([(at, s, f"{name}: {look.duration(s)} at {at:,} tokens") for at, s in found], colour, mark)
-        plot.entries.append((f"line {mark}", Fill(colour=colour), name))
-        middle = look.duration(median(seconds for _, seconds in found))
+        points_said = [(at, seconds, f"{name}: {duration(seconds)} at {at:,} tokens") for at, seconds in found]
+        marks += [LineMark(points=found, colour=colour), DotsMark(points=points_said, colour=colour, marker=mark)]
+        middle = duration(median(seconds for _, seconds in found))
         said.append(f"{name}: {plural(count, 'time')} from {found[0][0]:,} to {found[-1][0]:,} tokens, median {middle}")
-    return Drawn(plot=plot, alt=f"Time of a token over the tokens before it. {'; '.join(said)}.")
+    return Plot(
+        x=_axis(low, high), y=milliseconds(1.15 * max(seconds for _, seconds in everything)), colours=colours,
+        x_title="tokens in the conversation", marks=marks,
+        legend=[LegendEntry(text=name, colour=colour, marker=mark, line=True) for name, _, _, (colour, mark) in curves],
+        alt=f"Time of a token over the tokens before it. {'; '.join(said)}.",
+    )  # fmt: skip
 
 
-def _bundled(found: Sequence[Point]) -> list[Point]:
+def _bundled(found: Sequence[ContextTime]) -> list[ContextTime]:
     size = -(-len(found) // _POINTS)
     groups = [found[at : at + size] for at in range(0, len(found), size)]
     return [(group[len(group) // 2][0], median(seconds for _, seconds in group)) for group in groups]

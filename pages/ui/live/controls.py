@@ -11,7 +11,7 @@ from kvcore.errors import KVCoreError
 from kvcore.live import models
 from kvcore.live.options import CONTEXTS, KV_FORMATS, RACE_CONTEXTS, WEIGHT_FORMATS
 from kvcore.live.settings import read_limits
-from kvcore.live.shape import LiveShape, as_variant, cut, shape_of_catalogue, weight_bytes
+from kvcore.live.shape import LiveShape, as_variant, cut, default_latent, shape_of_catalogue, weight_bytes
 from kvcore.scenario.live import (
     AS_WRITTEN,
     BATCHES,
@@ -25,8 +25,8 @@ from kvcore.scenario.live import (
     LiveOptions,
 )
 from kvcore.units import GIB, format_bytes
-from pages.ui import live_replay, live_state
-from pages.ui.live_look import variant_name
+from pages.ui.live import jobs, replay
+from pages.ui.live.words import variant_name
 from pages.ui.models import Chosen
 
 SHAPE_ONLY = "shape:"
@@ -54,7 +54,7 @@ def stop_or(
     label: str, key: str, on_click: Any, *, disabled: bool = False, primary: bool = False, icon: str = ""
 ) -> None:
     """The button that starts something; while anything runs, the one of the prompt stops it and others wait."""
-    watch = live_state.watched()
+    watch = jobs.watched()
     if watch is None:
         st.button(
             label, key=key, on_click=on_click, disabled=disabled, type="primary" if primary else "secondary",
@@ -69,19 +69,19 @@ def stop_or(
 @st.fragment
 def _stop() -> None:
     """The button that stops what runs: drawn alone at a click, so that it answers before the page is drawn anew."""
-    watch = live_state.watched()
+    watch = jobs.watched()
     if watch is None:
         return
     st.button(
         "Stopping" if watch.stopping else "Stop", key="live_stop", on_click=_stop_now, type="primary",
         icon=":material/stop:", disabled=watch.stopping, width="stretch",
     )  # fmt: skip
-    if st.session_state.pop("live_stop_pressed", False) and live_state.settled(_STOP_WAIT_S):
+    if st.session_state.pop("live_stop_pressed", False) and jobs.settled(_STOP_WAIT_S):
         st.rerun()
 
 
 def _stop_now() -> None:
-    live_state.stop()
+    jobs.stop()
     st.session_state["live_stop_pressed"] = True
 
 
@@ -110,10 +110,11 @@ def settings_row(chosen: Chosen, off: str) -> None:
         )  # fmt: skip
         with st.popover("More settings", type="tertiary", icon=":material/tune:", key="live_more"):
             _more(chosen)
-        if live_replay.shipped():
+        if replay.shipped():
             st.button(
-                "Replay the recording", key="live_replay", on_click=replay, type="tertiary", icon=":material/replay:",
-                disabled=live_state.running(), help="Plays a recorded run at its true speed; nothing is computed.",
+                "Replay the recording", key="live_replay", on_click=play_recordings, type="tertiary",
+                icon=":material/replay:", disabled=jobs.running(),
+                help="Plays a recorded run at its true speed; nothing is computed.",
             )  # fmt: skip
     with st.container(key="live_off_place"):
         if off:
@@ -206,11 +207,9 @@ def race_choices() -> tuple[list[str], list[str]]:
 
 
 def exact(attention: str) -> str:
-    """An attention as a job names it: a latent without widths takes DeepSeek's proportion to the head."""
+    """An attention as a job names it: a latent with its widths."""
     shape = live_shape()
-    if attention != "mla" or shape is None:
-        return attention
-    return f"mla:{4 * shape.head_dim}+{max(2, shape.head_dim // 2)}"
+    return attention if attention != "mla" or shape is None else default_latent(shape)
 
 
 def _more(chosen: Chosen) -> None:
@@ -295,7 +294,7 @@ def run_job(chosen: Chosen) -> dict[str, Any]:
         if not keep["live_chat"]:
             job["chat"] = False
         if job["batch"] == 1:
-            job["session"] = live_state.session_name()
+            job["session"] = jobs.session_name()
     else:
         job |= {"prompt_tokens": int(keep["live_length"].replace(",", "")), "ignore_stop": True}
     if keep["live_heat"]:
@@ -335,12 +334,12 @@ def run() -> None:
     if "prompt" in job and not job["prompt"].strip():
         st.session_state["live_problem"] = "The prompt is empty: write something, or choose a number of tokens."
         return
-    jobs: list[tuple[str, dict[str, Any]]] = [(live_state.RUN, job)]
-    last = live_state.results().get(live_state.PROBE)
+    chain: list[tuple[str, dict[str, Any]]] = [(jobs.RUN, job)]
+    last = jobs.results().get(jobs.PROBE)
     wanted = probe_job(chosen)
     if st.session_state["live_probe_too"] and (last is None or last.job != wanted or last.state != "done"):
-        jobs.append((live_state.PROBE, wanted))
-    live_state.start(*jobs)
+        chain.append((jobs.PROBE, wanted))
+    jobs.start(*chain)
 
 
 def go_on() -> None:
@@ -353,10 +352,10 @@ def go_on() -> None:
         for name, value in run_job(_chosen()).items()
         if name not in ("prompt", "prompt_tokens", "ignore_stop")
     }
-    name = live_state.session_name()
+    name = jobs.session_name()
     messages: list[list[str]] = []
-    for turn in live_state.turns():
-        messages += [["user", asked(turn.job)], ["assistant", turn.story.text]]
+    for turn in jobs.turns():
+        messages += [["user", asked(turn.job)], ["assistant", turn.progress.text]]
     job |= {
         "messages": [*messages, ["user", text]],
         "continue_of": name,
@@ -365,7 +364,7 @@ def go_on() -> None:
         "also_recompute": False,
     }
     st.session_state["live_on"] = ""
-    live_state.start((live_state.RUN, job))
+    jobs.start((jobs.RUN, job))
 
 
 def asked(job: dict[str, Any]) -> str:
@@ -376,18 +375,18 @@ def asked(job: dict[str, Any]) -> str:
 
 
 def probe() -> None:
-    live_state.start((live_state.PROBE, probe_job(_chosen())))
+    jobs.start((jobs.PROBE, probe_job(_chosen())))
 
 
 def race() -> None:
-    live_state.start((live_state.RACE, race_job(_chosen())))
+    jobs.start((jobs.RACE, race_job(_chosen())))
 
 
 def measure_again() -> None:
-    live_state.start((live_state.MACHINE, {"job": "host", "remeasure": True}))
+    jobs.start((jobs.MACHINE, {"job": "host", "remeasure": True}))
 
 
-def replay() -> None:
+def play_recordings() -> None:
     """Play the recordings that come with the dashboard, one after the other."""
-    live_state.results().clear()
-    live_state.play(*(live_replay.playing(record) for record in live_replay.shipped()))
+    jobs.results().clear()
+    jobs.play(*(replay.playing(record) for record in replay.shipped()))

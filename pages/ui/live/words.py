@@ -7,15 +7,15 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from kvcore.units import format_bytes, format_count
-from pages.ui.live_look import SIDE_NAMES, duration, rate, times, variant_name
-from pages.ui.live_replay import where
-from pages.ui.live_state import Result, Ticket
-from pages.ui.live_story import CACHE, RECOMPUTE, Probe, Story
+from kvcore.units import format_bytes, format_count, is_whole
+from pages.ui.live.jobs import JobResult, JobTicket
+from pages.ui.live.progress import CACHE, RECOMPUTE, JobProgress, Probe
+from pages.ui.live.replay import where
 from pages.ui.size.words import plural
 from pages.ui.text import plain
 from pages.ui.widgets import Card
 
+SIDE_NAMES = {CACHE: "with the cache", RECOMPUTE: "without it, recomputed"}
 _DONE = {
     "length": "Done: all tokens made",
     "stop": "Done: the model ended its answer",
@@ -27,24 +27,24 @@ _DEVICES = {"cpu": "CPU", "cuda": "CUDA", "mps": "Apple MPS"}
 _STEADY = 1.15
 
 
-def title(result: Result | None) -> str:
+def title(result: JobResult | None) -> str:
     """The screen's headline: what the run on it showed."""
-    story = result.story if result else Story()
-    first, each = story.cache.prefill, story.cache.median_s
+    progress = result.progress if result else JobProgress()
+    first, each = progress.cache.prefill, progress.cache.median_s
     if result is not None and not result.finished:
         return "A language model is running, and this is what each token takes"
     if first is None or not each:
         return "The first token costs more than all others: watch a language model do it"
     head = f"The first token took **{duration(first.seconds)}**, each one after it **{duration(each)}**"
-    slower = story.slower()
+    slower = progress.slower()
     if slower and slower > _STEADY:
         return f"{head}; without the cache it would be **{times(slower)}** as long"
     return head
 
 
-def model_line(story: Story) -> str:
+def model_line(progress: JobProgress) -> str:
     """Which model ran, with what, on what; empty before that is known."""
-    ready = story.ready
+    ready = progress.ready
     if not ready:
         return ""
     weights = "real weights" if ready.get("weights") == "real" else "**random weights**"
@@ -60,7 +60,7 @@ def model_line(story: Story) -> str:
         ""
         if ready.get("attention") in (None, "shipped")
         else f"attention {plain(variant_name(str(ready['attention'])))}",
-        device_words(story),
+        device_words(progress),
     ]
     return " · ".join(part for part in parts if part)
 
@@ -70,36 +70,13 @@ def _stored(weight_format: str) -> str:
     return f"{weight_format} for decode and bf16 for prefill" if weight_format in ("int8", "int4") else weight_format
 
 
-def source(result: Result) -> str:
-    """What a chart's file says of its figures: model, formats, machine, and whether it is a recording. No markup."""
-    story = result.story
-    ready = story.ready
-    weights = "real" if ready.get("weights") == "real" and result.kind != "race" else "random"
-    host = str(story.host.get("device_name") or "")
-    when = f"recorded {result.record.made_at[:10]}" if result.record else str(story.host.get("measured_at") or "")[:10]
-    parts = [
-        str(ready.get("title") or ready.get("model") or ""),
-        f"cut to {ready['layers']} of {ready['cut_from']} layers" if ready.get("cut_from") else "",
-        f"{weights} weights in {_stored(str(ready.get('weight_format')))}" if ready else "",
-        f"cache in {ready.get('kv_format')}" if ready else "",
-        f"attention {variant_name(str(ready['attention']))}"
-        if result.kind != "race" and ready.get("attention") not in (None, "shipped")
-        else "",
-        host,
-        _device(story),
-        when,
-        "KV Cache Explorer",
-    ]
-    return " · ".join(part for part in parts if part)
-
-
-def device_words(story: Story) -> str:
+def device_words(progress: JobProgress) -> str:
     """The device, its threads and the bandwidth that was measured on it, as markdown."""
-    return plain(_device(story))
+    return plain(_device(progress))
 
 
-def _device(story: Story) -> str:
-    ready, host = story.ready, story.host
+def _device(progress: JobProgress) -> str:
+    ready, host = progress.ready, progress.host
     device = str(ready.get("device") or host.get("device") or "")
     name = _DEVICES.get(device.partition(":")[0], device)
     threads = f", {plural(int(ready['threads']), 'thread')}" if device == "cpu" and ready.get("threads") else ""
@@ -107,7 +84,7 @@ def _device(story: Story) -> str:
     return f"{name}{threads}" + (f", reads {band / 1e9:.3g} GB/s" if band else "")
 
 
-def recording_words(result: Result) -> str:
+def recording_words(result: JobResult) -> str:
     """That a result is a recording, and where it was made; empty where it is not."""
     if result.record is None:
         return ""
@@ -115,30 +92,30 @@ def recording_words(result: Result) -> str:
     return f"**{how}**: made on {plain(where(result.record))}, not here and now."
 
 
-def cards(story: Story, finished: bool) -> list[Card]:
+def cards(progress: JobProgress, finished: bool) -> list[Card]:
     """The four big numbers, as far as they are known."""
-    first, each = story.cache.prefill, story.cache.median_s
+    first, each = progress.cache.prefill, progress.cache.median_s
     waiting = "not measured" if finished else "coming"
     return [
         Card(
             label="First token",
             value=duration(first.seconds) if first else "…",
-            line=_first_line(story) if first else waiting,
+            line=_first_line(progress) if first else waiting,
             help="Time to first token (TTFT): the whole prompt is read at once, in the prefill.",
         ),
         Card(
             label="Then, each token",
             value=duration(each) if each else "…",
-            line=_each_line(story) if each else waiting,
+            line=_each_line(progress) if each else waiting,
             help="Time per output token with the cache: the median of the steps after the first token.",
         ),
-        _without(story, waiting),
-        _held(story, waiting),
+        _without(progress, waiting),
+        _held(progress, waiting),
     ]
 
 
-def _first_line(story: Story) -> str:
-    first = story.cache.prefill
+def _first_line(progress: JobProgress) -> str:
+    first = progress.cache.prefill
     if first is None:
         return ""
     speed = first.tokens * first.batch / first.seconds if first.seconds else 0
@@ -151,17 +128,17 @@ def _first_line(story: Story) -> str:
     return f"{read}{many}: **{rate(speed)} tokens/s**"
 
 
-def _each_line(story: Story) -> str:
-    each = story.cache.median_s or 0.0
-    speed = story.batch / each
-    told = [one.predicted_s for one in story.cache.tokens if one.predicted_s is not None]
+def _each_line(progress: JobProgress) -> str:
+    each = progress.cache.median_s or 0.0
+    speed = progress.batch / each
+    told = [one.predicted_s for one in progress.cache.tokens if one.predicted_s is not None]
     expected = f"; predicted {duration(median(told))}" if told else ""
-    return f"**{rate(speed)} tokens/s**, median of {len(story.cache.tokens)}{expected}"
+    return f"**{rate(speed)} tokens/s**, median of {len(progress.cache.tokens)}{expected}"
 
 
-def _without(story: Story, waiting: str) -> Card:
-    tokens = story.recompute.tokens
-    slower = story.slower()
+def _without(progress: JobProgress, waiting: str) -> Card:
+    tokens = progress.recompute.tokens
+    slower = progress.slower()
     value = duration(tokens[-1].seconds) if tokens else "…"
     line = waiting
     if tokens and slower:
@@ -174,8 +151,8 @@ def _without(story: Story, waiting: str) -> Card:
     )  # fmt: skip
 
 
-def _held(story: Story, waiting: str) -> Card:
-    held = story.cache.held
+def _held(progress: JobProgress, waiting: str) -> Card:
+    held = progress.cache.held
     if held is None:
         return Card(label="Cache held", value="…", line=waiting)
     same = held.resident == held.predicted_resident
@@ -187,35 +164,35 @@ def _held(story: Story, waiting: str) -> Card:
     )  # fmt: skip
 
 
-def status(result: Result, ticket: Ticket | None, stopping: bool = False) -> tuple[str, float | None]:
+def status(result: JobResult, ticket: JobTicket | None, stopping: bool = False) -> tuple[str, float | None]:
     """(what is going on, share done or None) while a job is watched."""
-    story = result.story
+    progress = result.progress
     if stopping:
         return "Stopping: the step that is being computed ends first", None
     if ticket is not None and result.state == "waiting" and result.record is None:
         ahead = ticket.ahead
         return (f"In the queue: {plural(ahead, 'job')} before yours" if ahead else "Starting the engine", None)
-    if not story.ready and story.progress is None:
+    if not progress.ready and progress.doing is None:
         return "Starting the engine", None
-    if story.progress is not None:
-        what, done, of = story.progress
+    if progress.doing is not None:
+        what, done, of = progress.doing
         return f"{what[:1].upper()}{what[1:]}", min(1.0, done / of) if of else None
     if result.kind == "probe":
-        return f"The probe: {plural(len(story.probes), 'step')} measured", None
+        return f"The probe: {plural(len(progress.probes), 'step')} measured", None
     if result.kind == "race":
-        return f"The race: {plural(len(story.probes), 'step')} measured", None
-    made, wanted = len(story.cache.tokens) + 1, int(result.job.get("new_tokens") or 0)
-    if story.recompute.prefill or (result.job.get("also_recompute") and made >= wanted > 1):
-        return f"The same again without the cache: token {len(story.recompute.tokens) + 1}", None
-    if story.cache.prefill:
-        return f"With the cache: token {len(story.cache.tokens) + 1}", None
+        return f"The race: {plural(len(progress.probes), 'step')} measured", None
+    made, wanted = len(progress.cache.tokens) + 1, int(result.job.get("new_tokens") or 0)
+    if progress.recompute.prefill or (result.job.get("also_recompute") and made >= wanted > 1):
+        return f"The same again without the cache: token {len(progress.recompute.tokens) + 1}", None
+    if progress.cache.prefill:
+        return f"With the cache: token {len(progress.cache.tokens) + 1}", None
     return "Reading the prompt", None
 
 
-def cut_words(story: Story, *, race: bool) -> str:
+def cut_words(progress: JobProgress, *, race: bool) -> str:
     """Which curves were cut off, where and why; no markdown, empty where none was."""
     found: dict[tuple[str, int], list[str]] = {}
-    for cut in story.truncated:
+    for cut in progress.truncated:
         mode, variant = str(cut.get("mode")), str(cut.get("variant") or "")
         name = variant_name(variant) if race else SIDE_NAMES.get(mode, mode)
         found.setdefault((limit_words(str(cut.get("why"))), int(cut.get("at") or 0)), []).append(name)
@@ -232,33 +209,37 @@ def limit_words(why: str) -> str:
     return {"time": "time budget", "tokens": "token limit", "memory": "memory limit"}.get(why, why)
 
 
-def ended(result: Result) -> str:
+def ended(result: JobResult) -> str:
     """How a finished job ended where there is something to say about it."""
     if result.state in ("failed", "cancelled", "abandoned"):
         return result.message or result.state
-    if result.kind != "run" and result.story.done == "length":
+    if result.kind != "run" and result.progress.done == "length":
         return "Done"
-    return _DONE.get(result.story.done, "")
+    return _DONE.get(result.progress.done, "")
 
 
-def timeline_title(story: Story) -> str:
+def timeline_title(progress: JobProgress) -> str:
     """What the time line shows."""
-    first, each = story.cache.prefill, story.cache.median_s
+    first, each = progress.cache.prefill, progress.cache.median_s
     if first is None:
         return "First the prompt, then token by token"
     if not each:
         return f"The prefill reads {plural(first.tokens, 'token')} in one go"
     worth = first.seconds / each
     wide = f"One prefill, as wide as {worth:.1f} tokens" if worth >= _STEADY else "One prefill, no wider than a token"
-    both = story.recompute.seconds
-    if story.recompute.tokens and len(story.recompute.tokens) >= len(story.cache.tokens) and both > story.cache.seconds:
-        return f"{wide}; without the cache {times(both / story.cache.seconds)} as long"
+    both = progress.recompute.seconds
+    if (
+        progress.recompute.tokens
+        and len(progress.recompute.tokens) >= len(progress.cache.tokens)
+        and both > progress.cache.seconds
+    ):
+        return f"{wide}; without the cache {times(both / progress.cache.seconds)} as long"
     return wide
 
 
-def latency_title(story: Story) -> str:
+def latency_title(progress: JobProgress) -> str:
     """What the tokens' times show."""
-    cached, again = story.cache.tokens, story.recompute.tokens
+    cached, again = progress.cache.tokens, progress.recompute.tokens
     if not cached:
         return "Time of each token"
     first, last = _start(cached), _end(cached)
@@ -277,9 +258,9 @@ def _end(tokens: Sequence[Any]) -> float:
     return float(median(one.seconds for one in tokens[-max(1, min(5, len(tokens) // 2)) :]))
 
 
-def held_title(story: Story) -> str:
+def held_title(progress: JobProgress) -> str:
     """What the cache's bytes show."""
-    first, tokens = story.cache.prefill, story.cache.tokens
+    first, tokens = progress.cache.prefill, progress.cache.tokens
     if first is None:
         return "Bytes of the cache"
     told = [first.held, *(one.held for one in tokens)]
@@ -333,9 +314,9 @@ def race_title(probes: Sequence[Probe], shipped: str) -> str:
     return f"At {last:,} tokens {first} takes {duration(best.seconds)}, {second} {duration(worst.seconds)}: {ratio}"
 
 
-def saving(story: Story, afresh_s: float | None) -> str:
+def saving(progress: JobProgress, afresh_s: float | None) -> str:
     """What a further turn saved by going on from the cache."""
-    first = story.cache.prefill
+    first = progress.cache.prefill
     if first is None or not first.reused:
         return ""
     whole = first.reused + first.tokens
@@ -347,3 +328,40 @@ def saving(story: Story, afresh_s: float | None) -> str:
         return f"{head}."
     less = times(afresh_s / first.seconds)
     return f"{head} instead of {duration(afresh_s)} (predicted) for all of them: **{less} less**."
+
+
+def variant_name(variant: str, shipped: str = "") -> str:
+    """An attention as it is called: `gqa:4` is GQA with 4 KV heads."""
+    name, _, more = variant.partition(":")
+    if name == "shipped":
+        return f"as shipped, {shipped}" if shipped and shipped != "shipped" else "as shipped"
+    if name == "gqa":
+        return f"GQA, {more} KV heads"
+    if name == "mla":
+        return f"MLA {more}".strip()
+    if name == "sliding":
+        return f"window {int(more):,}" if is_whole(more) else f"window {more}"
+    return name.upper()
+
+
+def duration(seconds: float) -> str:
+    """A time with three figures at most: `41 ms`, `2.03 s`, `7.4 ms`, `85 µs`."""
+    if seconds >= 99.5:
+        return f"{seconds:,.0f} s"
+    if seconds >= 0.9995:
+        return f"{seconds:.3g} s"
+    if seconds >= 0.0095:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds >= 0.0001:
+        return f"{1000 * seconds:.2g} ms"
+    return f"{1e6 * seconds:.0f} µs"
+
+
+def rate(per_second: float) -> str:
+    """Tokens per second: whole ones from ten upwards."""
+    return f"{per_second:,.0f}" if per_second >= 9.95 else f"{per_second:.1f}"
+
+
+def times(factor: float) -> str:
+    """A factor: `42×`, `5.3×`."""
+    return f"{factor:,.0f}×" if factor >= 9.95 else f"{factor:.1f}×"

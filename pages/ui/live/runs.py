@@ -8,12 +8,12 @@ from dataclasses import replace
 import streamlit as st
 
 from kvcore.errors import LiveError
-from kvcore.live import run_table, runs
-from kvcore.live.run_events import MAX_NAME
-from kvcore.live.runs import RunRecord, Summary
+from kvcore.live import runs
+from kvcore.live.runs import MAX_NAME, RunRecord, RunSummary
 from kvcore.units import format_bytes
-from pages.ui import live_compare, live_controls, live_look, live_parts, live_replay, live_state, widgets
-from pages.ui.live_state import PROBE, RACE, RUN, Result
+from pages.ui import widgets
+from pages.ui.live import compare, controls, jobs, parts, replay, words
+from pages.ui.live.jobs import PROBE, RACE, RUN, JobResult
 from pages.ui.text import plain
 from pages.ui.theme import Palette
 
@@ -78,7 +78,7 @@ def _replace(name: str, wanted: str) -> None:
 
 def _compare(records: list[RunRecord], colours: Palette) -> None:
     """First tokens and times per token of the chosen kept runs, side by side."""
-    usable = [one.name for one in records if live_compare.comparable(one)]
+    usable = [one.name for one in records if compare.comparable(one)]
     if len(usable) < 2:
         if usable:
             st.caption("Keep or load another run to see both side by side.")
@@ -89,31 +89,30 @@ def _compare(records: list[RunRecord], colours: Palette) -> None:
         # What is new joins what was chosen, up to as many as can be told apart.
         chosen = [one for one in keep.get("live_compared") or [] if one in usable]
         fresh = [one for one in usable if one not in (known or []) or "live_compared" not in keep]
-        keep["live_compared"] = [*chosen, *(one for one in fresh if one not in chosen)][-live_compare.MOST :]
+        keep["live_compared"] = [*chosen, *(one for one in fresh if one not in chosen)][-compare.MOST :]
         keep["live_compared_of"] = usable
     with st.container(key="live_compare", gap="small"):
         st.multiselect(
-            "Compare", usable, key="live_compared", max_selections=live_compare.MOST, placeholder="Choose kept runs"
+            "Compare", usable, key="live_compared", max_selections=compare.MOST, placeholder="Choose kept runs"
         )
         shown = [one for one in records if one.name in keep["live_compared"]]
         left, right = st.columns([5, 7], gap="large")
-        source = "Kept runs: " + "; ".join(f"{one.name}: {live_replay.where(one)}, {one.title}" for one in shown)
         for column, name, title, drawn in (
-            (left, "compare_first", live_compare.first_title(shown), live_compare.first_tokens(shown, colours)),
-            (right, "compare_tokens", live_compare.tokens_title(shown), live_compare.tokens(shown, colours)),
+            (left, "compare_first", compare.first_title(shown), compare.first_tokens(shown, colours)),
+            (right, "compare_tokens", compare.tokens_title(shown), compare.tokens(shown, colours)),
         ):
             with column, st.container(gap="xsmall"):
                 st.subheader(plain(title), anchor=False)
                 if drawn is None:
                     st.caption("Nothing of it was measured in these.")
                 else:
-                    live_parts.picture(name, title, drawn, source, finished=True)
-        if len({live_replay.where(one)[:-12] for one in shown}) > 1:
+                    parts.picture(name, drawn, finished=True)
+        if len({replay.where(one)[:-12] for one in shown}) > 1:
             st.caption("These runs were not all made on one machine.")
 
 
 def _keep_row() -> None:
-    found = [kind for kind in (RUN, PROBE, RACE) if _keepable(live_state.results().get(kind))]
+    found = [kind for kind in (RUN, PROBE, RACE) if _keepable(jobs.results().get(kind))]
     if not found:
         st.caption("Run something, and keep it here under a name to compare it with the next.")
         return
@@ -130,18 +129,18 @@ def _keep_row() -> None:
         st.button("Keep it", key="live_keep", on_click=_keep, icon=":material/bookmark_add:", width="stretch")
 
 
-def _keepable(result: Result | None) -> bool:
-    return result is not None and result.finished and result.record is None and result.story.began
+def _keepable(result: JobResult | None) -> bool:
+    return result is not None and result.finished and result.record is None and result.progress.began
 
 
 def _keep() -> None:
     keep = st.session_state
-    result = live_state.results().get(keep.get("live_keep_kind") or RUN)
+    result = jobs.results().get(keep.get("live_keep_kind") or RUN)
     if result is None:
         return
-    turns = live_state.turns() if result.job.get("continue_of") else [result]
+    turns = jobs.turns() if result.job.get("continue_of") else [result]
     name = str(keep.get("live_keep_name") or "").strip() or f"{_KIND_WORDS[result.kind]} {len(kept()) + 1}"
-    prompt, *later = [live_controls.asked(turn.job) for turn in turns] or [""]
+    prompt, *later = [controls.asked(turn.job) for turn in turns] or [""]
     try:
         record = runs.from_events(
             [event for turn in turns for event in turn.events],
@@ -190,7 +189,7 @@ def _load() -> None:
         st.session_state["live_run_problem"] = f"{file.name[:80]}: {problem}"
         return
     record = _add(record)
-    live_state.results()[record.kind] = live_replay.whole(record)
+    jobs.results()[record.kind] = replay.whole(record)
 
 
 _COLUMNS = (("run", "w"), ("model", "w"), ("first token", "n"), ("each token", "n"), ("tokens/s", "n"),
@@ -201,20 +200,20 @@ def _row(record: RunRecord) -> list[str | tuple[str, str]]:
     told = runs.summary(record)
     held = record.bytes
     weights = "" if record.weights == "real" else "random weights, "
-    attention = "" if record.attention == "shipped" else f", {live_look.variant_name(record.attention)}"
+    attention = "" if record.attention == "shipped" else f", {words.variant_name(record.attention)}"
     tokens = _tokens(record, told) if record.kind == RUN else _KIND_WORDS[record.kind]
     return [
         (record.name, f"{tokens}, {record.made_at[:16].replace('T', ' ')} UTC"),
         (record.title, f"{weights}{record.weight_format}, cache {record.kv_format}{attention}"),
         _time(told.ttft_s),
         _time(told.token_s),
-        "–" if told.decode_tokens_per_s is None else live_look.rate(told.decode_tokens_per_s),
-        "–" if told.recompute_ratio is None else live_look.times(told.recompute_ratio),
+        "–" if told.decode_tokens_per_s is None else words.rate(told.decode_tokens_per_s),
+        "–" if told.recompute_ratio is None else words.times(told.recompute_ratio),
         "–" if held is None or held.resident is None else format_bytes(held.resident),
     ]
 
 
-def _tokens(record: RunRecord, told: Summary) -> str:
+def _tokens(record: RunRecord, told: RunSummary) -> str:
     """How many tokens went in, turn by turn, and how many came out."""
     prompts = " + ".join(f"{one:,}" for one in told.turn_tokens or (record.prompt_tokens,))
     if told.turns < 2:
@@ -225,7 +224,7 @@ def _tokens(record: RunRecord, told: Summary) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    return "–" if seconds is None else live_look.duration(seconds)
+    return "–" if seconds is None else words.duration(seconds)
 
 
 def _chosen_run(records: list[RunRecord]) -> None:
@@ -238,9 +237,9 @@ def _chosen_run(records: list[RunRecord]) -> None:
         )
         record = records[at]
         st.button("Show", on_click=_show, args=(record,), key="live_kept_show", icon=":material/visibility:",
-                  disabled=live_state.running())  # fmt: skip
+                  disabled=jobs.running())  # fmt: skip
         st.button("Replay", on_click=_replay, args=(record,), key="live_kept_play", icon=":material/replay:",
-                  disabled=live_state.running())  # fmt: skip
+                  disabled=jobs.running())  # fmt: skip
         st.download_button(
             "JSON", lambda: runs.to_json(record).encode(), f"{_file(record)}.json", "application/json",
             key="live_json", on_click="ignore", icon=":material/download:",
@@ -258,15 +257,15 @@ def _file(record: RunRecord) -> str:
 
 
 def _csv(record: RunRecord) -> bytes:
-    return run_table.to_csv(record).encode()
+    return runs.to_csv(record).encode()
 
 
 def _show(record: RunRecord) -> None:
-    live_state.results()[record.kind] = live_replay.whole(record)
+    jobs.results()[record.kind] = replay.whole(record)
 
 
 def _replay(record: RunRecord) -> None:
-    live_state.play(live_replay.playing(record))
+    jobs.play(replay.playing(record))
 
 
 def _remove(at: int) -> None:
