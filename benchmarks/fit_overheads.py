@@ -21,10 +21,10 @@ from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.paths import DATA
-from kvcore.plan.overhead_fit import Case, cross_validate, fit
-from kvcore.plan.overhead_rule import SPREAD, Fit, ends_gib, parts_gib
-from kvcore.plan.overhead_shape import profile, shape
-from kvcore.plan.overhead_tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower
+from kvcore.planning.overhead_fit import Case, cross_validate, fit
+from kvcore.planning.overhead_rule import SPREAD, Fit, ends_gib, parts_gib
+from kvcore.planning.overhead_shape import profile, shape
+from kvcore.planning.overhead_tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower
 from kvcore.ranks.weights import rank_weights
 from kvcore.sources import catalogue
 from kvcore.units import GIB

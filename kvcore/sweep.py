@@ -15,7 +15,7 @@ from kvcore.formats import kv_format
 from kvcore.hardware.gpus import Accelerator, accelerator, accelerators
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import weights_bytes
-from kvcore.size import growth_laws
+from kvcore.sizing import growth_laws
 from kvcore.sources import catalogue, files
 from kvcore.units import MAX_TOKENS, parse_tokens
 

@@ -17,10 +17,10 @@ from kvcore.deployment import Deployment
 from kvcore.evidence.questions import Figure, Question, links, questions
 from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model
-from kvcore.plan.answers import least_utilization
-from kvcore.plan.grid import grid
-from kvcore.plan.plan import Plan, make_plan
-from kvcore.plan.traffic import Traffic, expected
+from kvcore.planning.answers import least_utilization
+from kvcore.planning.grid import grid
+from kvcore.planning.plan import Plan, make_plan
+from kvcore.planning.traffic import Traffic, expected
 from kvcore.scenario.concurrency import ConcurrencyOptions
 from kvcore.scenario.scenario import Scenario
 from kvcore.scenario.variants import VariantOptions
@@ -91,7 +91,7 @@ def asked_by_the_command(one: Question) -> tuple[Model, Deployment, int | None]:
         return make_plan(model, deployment, users)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvcore.plan.plan.make_plan", planned)
+        patch.setattr("kvcore.planning.plan.make_plan", planned)
         assert main([*one.command.split(), "--json"]) == 0
     return asked[0]
 

@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> None:
 
 def _flags(chosen: Engine, model: Model, settings: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(the words that ask for it, notes); no words for a counterfactual, whose weights nobody has."""
-    from kvcore.plan.launch_model import gguf_file, reference, refuse_counterfactual
+    from kvcore.planning.launch_model import gguf_file, reference, refuse_counterfactual
 
     try:
         refuse_counterfactual(model)

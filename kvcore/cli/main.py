@@ -19,7 +19,7 @@ from kvcore.cli import engine, live, log, plan, variants
 from kvcore.cli.options import Parser, add_model_options, read_batch, term_as_dict
 from kvcore.errors import KVCoreError, UnitError
 from kvcore.model.model import Model
-from kvcore.size import SizeResult, size
+from kvcore.sizing import SizeResult, size
 from kvcore.units import format_bytes, parse_tokens
 
 DEFAULT_CONTEXTS = "1024,8192,32768,131072"

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from kvcore.deployment import Deployment, Draft
     from kvcore.model.model import Model
-    from kvcore.plan.plan import Plan
-    from kvcore.plan.pools import Pool
-    from kvcore.plan.shards import Shard
-    from kvcore.plan.whatif import WhatIf
+    from kvcore.planning.plan import Plan
+    from kvcore.planning.pools import Pool
+    from kvcore.planning.shards import Shard
+    from kvcore.planning.whatif import WhatIf
     from kvcore.terms import Range
 
 
@@ -67,7 +67,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from kvcore.plan.plan import make_plan
+    from kvcore.planning.plan import make_plan
     from kvcore.sources import files
     from kvcore.variants.variants import variant
 
@@ -211,8 +211,8 @@ def _split(model: Model, wanted: Deployment, options: argparse.Namespace, users:
 
 
 def _first_split(model: Model, wanted: Deployment, options: argparse.Namespace, users: int | None) -> Deployment:
-    from kvcore.plan.answers import first_split
-    from kvcore.plan.shards import check, shards
+    from kvcore.planning.answers import first_split
+    from kvcore.planning.shards import check, shards
 
     asked = {name: getattr(wanted, name) for name in ("pp", "dp", "dcp") if getattr(options, name) is not None}
     valid = [
@@ -245,7 +245,7 @@ def _refusal(plan: Plan) -> EngineError | PlanError:
 
 def _valid_split(plan: Plan) -> str:
     """A split of as many GPUs that the engine can serve, as options of this command; "" where there is none."""
-    from kvcore.plan.shards import shards
+    from kvcore.planning.shards import shards
 
     valid = (shard for shard in shards(plan.model, plan.deployment.engine, plan.deployment.gpus) if not shard.refused)
     shard = next(valid, None)
@@ -290,7 +290,7 @@ def split_words(split: Deployment | Shard) -> str:
 def plan_as_dict(plan: Plan) -> dict[str, Any]:
     """The stable JSON form of a plan. Memory is that of one GPU; figures without a range are best guesses."""
     from kvcore.hardware.prices import hourly
-    from kvcore.plan.answers import least_utilization
+    from kvcore.planning.answers import least_utilization
     from kvcore.ranks.speculation import proposer
 
     deployment, tightest = plan.deployment, _tightest(plan)
@@ -355,7 +355,7 @@ def _ends(ends: Range[Any] | None) -> dict[str, Any] | None:
 
 def _command(plan: Plan) -> tuple[str | None, tuple[tuple[str, str], ...], tuple[str, ...]]:
     """(text, files, notes); no text where the engine has no option for what was planned, and a note that says so."""
-    from kvcore.plan.launch import launch_plan
+    from kvcore.planning.launch import launch_plan
 
     if plan.binding.kind == "context limit":
         return None, (), ("No launch command: an engine refuses requests that are longer than the model takes.",)
@@ -367,7 +367,7 @@ def _command(plan: Plan) -> tuple[str | None, tuple[tuple[str, str], ...], tuple
 
 
 def _remedies(plan: Plan) -> tuple[WhatIf, ...]:
-    from kvcore.plan.remedies import remedies
+    from kvcore.planning.remedies import remedies
 
     return () if plan.fits else remedies(plan.model, plan.deployment, plan.users)
 

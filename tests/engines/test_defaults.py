@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from kvcore.plan.fill import filler
-from kvcore.plan.machines import runs_on
+from kvcore.planning.fill import filler
+from kvcore.planning.machines import runs_on
 from packaging.specifiers import SpecifierSet
 
 from kvcore.cli import main
@@ -17,10 +17,10 @@ from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, MAX_NUM_TOKENS
 from kvcore.engines.vllm.settings import default_utilization
 from kvcore.hardware.gpus import accelerator, accelerators
 from kvcore.model.model import Model
-from kvcore.plan.overhead_shape import profile
-from kvcore.plan.overheads import Overheads, overheads
-from kvcore.plan.pools import usable_share
-from kvcore.plan.sharing import batched_tokens
+from kvcore.planning.overhead_shape import profile
+from kvcore.planning.overheads import Overheads, overheads
+from kvcore.planning.pools import usable_share
+from kvcore.planning.sharing import batched_tokens
 from kvcore.sources import catalogue
 from tests.models import rank_weights
 from tests.models import settings as of_engine

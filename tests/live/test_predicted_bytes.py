@@ -7,7 +7,7 @@ import pytest
 from kvcore.errors import LiveError
 from kvcore.formats import kv_format
 from kvcore.live.shape import CacheBytes, as_variant, predicted_bytes, shape_of_catalogue
-from kvcore.size import resident_bytes
+from kvcore.sizing import resident_bytes
 from kvcore.sources import catalogue
 
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -13,9 +13,9 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.deployment import Deployment, Draft, Split
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.grid import Grid, grid
-from kvcore.plan.plan import make_plan
-from kvcore.plan.sweep import LEVERS
+from kvcore.planning.grid import Grid, grid
+from kvcore.planning.plan import make_plan
+from kvcore.planning.sweep import LEVERS
 from kvcore.scenario.concurrency import ConcurrencyOptions
 from kvcore.scenario.scenario import HOST_GPUS, Scenario
 from kvcore.sources import catalogue

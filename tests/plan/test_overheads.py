@@ -27,13 +27,13 @@ from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.paths import DATA
-from kvcore.plan.overhead_engines import compute_buffer_gib
-from kvcore.plan.overhead_fit import PRIOR, coefficients
-from kvcore.plan.overhead_rule import Fit, activation_gib, graph_terms, graphs_gib, tower_peak_gib
-from kvcore.plan.overhead_shape import captured_graphs, profile, shape
-from kvcore.plan.overhead_tower import Tower
-from kvcore.plan.overheads import Overheads, fitted, overheads, total_overheads
-from kvcore.plan.pools import usable_share
+from kvcore.planning.overhead_engines import compute_buffer_gib
+from kvcore.planning.overhead_fit import PRIOR, coefficients
+from kvcore.planning.overhead_rule import Fit, activation_gib, graph_terms, graphs_gib, tower_peak_gib
+from kvcore.planning.overhead_shape import captured_graphs, profile, shape
+from kvcore.planning.overhead_tower import Tower
+from kvcore.planning.overheads import Overheads, fitted, overheads, total_overheads
+from kvcore.planning.pools import usable_share
 from kvcore.ranks.weights import RankWeights
 from kvcore.sources import catalogue
 from kvcore.units import GIB

@@ -11,9 +11,9 @@ from kvcore.deployment import Deployment
 from kvcore.engines.vllm.settings import default_utilization
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan import pools as module
-from kvcore.plan.overheads import Overhead, Overheads
-from kvcore.plan.pools import loaded_weights, pools, usable_share
+from kvcore.planning import pools as module
+from kvcore.planning.overheads import Overhead, Overheads
+from kvcore.planning.pools import loaded_weights, pools, usable_share
 from kvcore.ranks.weights import RankWeights
 from kvcore.sources.catalogue import entries, load
 from kvcore.terms import Range

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine_names
 from kvcore.hardware.gpus import Accelerator, accelerator
-from kvcore.plan.answers import longest_context, most_users
-from kvcore.plan.plan import make_plan
+from kvcore.planning.answers import longest_context, most_users
+from kvcore.planning.plan import make_plan
 from kvcore.sources.catalogue import entries, load
 from kvcore.terms import Range
 from kvcore.units import GIB, KIB

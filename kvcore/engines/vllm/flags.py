@@ -95,7 +95,7 @@ def make_settings(model: Model, asked: Request) -> VllmSettings:
 
 
 def _pictures(model: Model) -> Literal["none", "tokens", "cross"]:
-    from kvcore.plan.overhead_tower import tower
+    from kvcore.planning.overhead_tower import tower
 
     made = tower(model)
     return "none" if made is None else "cross" if made.crosses else "tokens"

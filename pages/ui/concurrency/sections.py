@@ -15,13 +15,13 @@ from kvcore.engines.registry import engine, engine_names
 from kvcore.errors import KVCoreError
 from kvcore.hardware.prices import hourly
 from kvcore.model import Model
-from kvcore.plan.basis import basis
-from kvcore.plan.bindings import beside_stated_pool
-from kvcore.plan.grid import Grid
-from kvcore.plan.launch import Command, launch
-from kvcore.plan.recommend import Recommendation, recommend
-from kvcore.plan.shards import check
-from kvcore.plan.sweep import sequences
+from kvcore.planning.basis import basis
+from kvcore.planning.bindings import beside_stated_pool
+from kvcore.planning.grid import Grid
+from kvcore.planning.launch import Command, launch
+from kvcore.planning.recommend import Recommendation, recommend
+from kvcore.planning.shards import check
+from kvcore.planning.sweep import sequences
 from kvcore.scenario.concurrency import AUTO
 from kvcore.terms import Range
 from kvcore.units import GIB, MAX_BATCH, MAX_TOKENS, format_bytes, format_tokens

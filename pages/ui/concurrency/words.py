@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
-from kvcore.plan.plan import Plan
+from kvcore.planning.plan import Plan
 from kvcore.terms import Range
 from kvcore.units import GIB, format_bytes, format_tokens
 from pages.ui.size.words import ENGINES, plural
