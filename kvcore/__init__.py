@@ -3,4 +3,4 @@
 No streamlit or plotly here, and torch only inside kvcore.live. `python -m kvcore --help` lists the commands.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

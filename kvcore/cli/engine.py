@@ -1,4 +1,4 @@
-"""`python -m kvcore engine NAME MODEL …`: what a serving engine sets aside, how much fits, and what it logs."""
+"""`kvcore engine NAME MODEL …`: what a serving engine sets aside, how much fits, and what it logs."""
 
 from __future__ import annotations
 

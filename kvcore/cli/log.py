@@ -1,4 +1,4 @@
-"""`python -m kvcore log FILE|-`: what a start-up log says, beside what we predict, and why they differ."""
+"""`kvcore log FILE|-`: what a start-up log says, beside what we predict, and why they differ."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are errors of kvcore, so that they reach `--json` too."""
 
     def error(self, message: str) -> NoReturn:
-        raise UnitError(f"{self.prog.removeprefix('python -m kvcore ')}: {message}")
+        command = self.prog.removeprefix("kvcore").strip()
+        raise UnitError(f"{command}: {message}" if command else message)
 
 
 def read_batch(text: str, name: str) -> int:

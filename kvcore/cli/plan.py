@@ -1,4 +1,4 @@
-"""`python -m kvcore plan MODEL --gpu ID --context N`: does it fit, for how many users, what binds, what would help."""
+"""`kvcore plan MODEL --gpu ID --context N`: does it fit, for how many users, what binds, what would help."""
 
 from __future__ import annotations
 

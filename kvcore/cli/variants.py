@@ -1,4 +1,4 @@
-"""`python -m kvcore variants MODEL …` and `compare A B …`: one model built otherwise, and two models side by side."""
+"""`kvcore variants MODEL …` and `compare A B …`: one model built otherwise, and two models side by side."""
 
 from __future__ import annotations
 

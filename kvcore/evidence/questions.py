@@ -39,7 +39,7 @@ class Figure:
 class Question:
     """A question in our own words with its source and date, the answer, and where it is given.
 
-    `address` is that of a screen, from its path on; `command` the words after `python -m kvcore`.
+    `address` is that of a screen, from its path on; `command` the words after `kvcore`.
     """
 
     number: int
