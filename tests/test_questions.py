@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from kvcore.cli.main import main
-from kvcore.cli.plan import plan_as_dict
 from kvcore.deployment import Deployment
 from kvcore.evidence.questions import Figure, Question, links, questions
 from kvcore.hardware.gpus import accelerator
@@ -20,6 +19,7 @@ from kvcore.model import Model
 from kvcore.planning.answers import least_utilization
 from kvcore.planning.grid import grid
 from kvcore.planning.plan import Plan, make_plan
+from kvcore.planning.result import plan_result
 from kvcore.planning.traffic import Traffic, expected
 from kvcore.scenario.concurrency import ConcurrencyOptions
 from kvcore.scenario.scenario import Scenario
@@ -102,7 +102,7 @@ def test_link_and_command_ask_the_same_and_have_the_figures(capsys: pytest.Captu
     assert one.command.startswith("plan ")
     assert asked_by_the_command(one)[:2] == (model, deployment)
     capsys.readouterr()
-    found = plan_as_dict(make_plan(model, deployment, users))
+    found = plan_result(make_plan(model, deployment, users)).to_dict()
     for figure in one.figures:
         value: Any = found
         for key in figure.key.split("."):

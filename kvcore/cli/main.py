@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvcore.cli import app, engine, live, log, plan, variants
-from kvcore.cli.options import Parser, add_model_options, read_batch, term_as_dict
+from kvcore.cli.options import Parser, add_model_options, read_batch
 from kvcore.errors import INTERNAL, STOPPED, KVCoreError, UnitError
-from kvcore.model.model import Model
 from kvcore.sizing import SizeResult, size
 from kvcore.units import format_bytes, parse_tokens
 
@@ -121,41 +120,12 @@ def _size(options: argparse.Namespace) -> None:
         None if options.source_tokens is None else parse_tokens(options.source_tokens, "--source-tokens"),
     )
     if options.json:
-        print(json.dumps(size_as_dict(result, model)))
+        print(json.dumps(result.to_dict()))
     else:
-        print(size_as_text(result, model))
+        print(size_as_text(result))
 
 
-def size_as_dict(result: SizeResult, model: Model) -> dict[str, Any]:
-    """The stable JSON form of a size."""
-    return {
-        "model": result.model,
-        "model_type": result.model_type,
-        "knowledge": result.knowledge,
-        "kv_dtype": result.kv_dtype,
-        "tokens": result.tokens,
-        "batch": result.batch,
-        "resident_bytes": result.resident_bytes,
-        "bytes_per_token": result.bytes_per_token,
-        "state_bytes": result.state_bytes,
-        "layers": [
-            {
-                "index": layer.index,
-                "kind": layer.kind,
-                "resident_bytes": layer.resident_bytes,
-                "bytes_per_token": layer.bytes_per_token,
-                "formula": layer.formula,
-            }
-            for layer in result.layers
-        ],
-        "keys_used": [name for name, _ in model.reading.keys_used],
-        "keys_ignored": list(model.reading.keys_ignored),
-        "notes": list(result.notes),
-        "terms": [term_as_dict(term) for term in result.terms],
-    }
-
-
-def size_as_text(result: SizeResult, model: Model) -> str:
+def size_as_text(result: SizeResult) -> str:
     """The same answer as a short table for people."""
     kind = "" if result.knowledge == "exact" else "  (upper bound)"
     rows = [
