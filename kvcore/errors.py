@@ -10,6 +10,7 @@ KVCoreError
 ├── HardwareError    an accelerator or link that is not known
 ├── PlanError        a plan cannot be made of what is known: a model without weights, say
 ├── SourceError      a file, folder or hub could not be read
+│   └── HeaderCutOffError    a GGUF header goes on after the bytes that are here (kvcore.model.gguf_file)
 ├── LiveError        the live engine cannot do what was asked on this machine
 └── PackageError     a part of the project was asked for whose packages are not installed
 

@@ -11,9 +11,15 @@ import pytest
 from kvcore import errors
 from kvcore.cli import main as command_line
 from kvcore.errors import INTERNAL, STOPPED, KVCoreError, PlanError
+from kvcore.model.gguf_file import HeaderCutOffError
 from tests.commands import run
 
+ROOT = Path(__file__).resolve().parent.parent
 SIZE = ("size", "Qwen/Qwen3-8B", "--tokens", "1K")
+
+
+# The one class of the tree that lies elsewhere, imported so that the tree is whole.
+ELSEWHERE = HeaderCutOffError
 
 
 def tree(one: type[KVCoreError]) -> list[type[KVCoreError]]:
@@ -21,11 +27,23 @@ def tree(one: type[KVCoreError]) -> list[type[KVCoreError]]:
     return [one, *(error for child in one.__subclasses__() for error in tree(child))]
 
 
+def test_no_error_lies_outside_the_tree() -> None:
+    """Every class of kvcore that is derived from an error of the tree is known below."""
+    names = {error.__name__ for error in tree(KVCoreError)}
+    found = {
+        derived
+        for path in (ROOT / "kvcore").rglob("*.py")
+        for derived, base in re.findall(r"^class (\w+)\((\w+)\):", path.read_text("utf-8"), re.MULTILINE)
+        if base in names
+    }
+    assert found == names - {"KVCoreError"}
+
+
 def test_kinds() -> None:
     assert {error.__name__: error.kind for error in tree(KVCoreError)} == {
         "KVCoreError": "internal", "ConfigError": "config", "UnknownLayoutError": "config", "ModelError": "model",
         "UnitError": "unit", "EngineError": "engine", "LogError": "log", "HardwareError": "hardware",
-        "PlanError": "plan", "SourceError": "source", "LiveError": "live", "PackageError": "package",
+        "PlanError": "plan", "SourceError": "source", "HeaderCutOffError": "source", "LiveError": "live", "PackageError": "package",
     }  # fmt: skip
 
 

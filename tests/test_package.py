@@ -9,16 +9,13 @@ import ast
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import sysconfig
-import time
 import tomllib
-import urllib.request
 import venv
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -27,6 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from kvcore import __version__
+from tests.serving import fetch, serving
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -205,42 +203,11 @@ print(size.resident_bytes, plan.fits, kvcore.__version__, "numpy" in sys.modules
     assert done.stdout.split() == [str(40 * 2**30), "True", __version__, "False"], done.stderr
 
 
-@pytest.fixture
-def address(full: Path, tmp_path: Path) -> Iterator[str]:
-    """`kvcore app` on a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    words = [full / "kvcore", "app", "--server.headless", "true", "--server.port", str(port)]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    log = tmp_path / "app.log"
-    with (
-        log.open("wb") as stream,
-        subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=stream, stderr=stream) as app,
-    ):
-        try:
-            for _ in range(300):
-                try:
-                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=5) as answer:
-                        if answer.read() == b"ok":
-                            break
-                except OSError:
-                    time.sleep(0.2)
-            else:
-                raise RuntimeError(log.read_text("utf-8", "replace"))
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            app.terminate()
-            assert app.wait(timeout=20) == 0
-
-
 @pytest.mark.slow
-def test_the_app_serves_its_page(address: str) -> None:
-    """The address is 127.0.0.1 alone, as .streamlit/config.toml has it."""
-    for path in ("", "/size", "/concurrency"):
-        with urllib.request.urlopen(address + path, timeout=10) as answer:
-            assert answer.status == 200
-            assert b"<title>" in answer.read()
+def test_the_app_serves_its_page(full: Path, tmp_path: Path) -> None:
+    with serving([full / "kvcore", "app"], tmp_path, tmp_path / "app.log") as address:
+        for path in ("", "/size", "/concurrency"):
+            assert b"<title>" in fetch(address + path)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 
 from kvcore.cli.main import main
 from kvcore.deployment import Deployment
-from kvcore.evidence.questions import Figure, Question, links, questions
+from kvcore.evidence.questions import Figure, Question, page, questions
 from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model
 from kvcore.planning.answers import least_utilization
@@ -137,8 +137,9 @@ def test_a_stated_pool_beside_weights_that_leave_no_room_for_it_is_noted() -> No
         assert any("stated pool does not go" in note for note in plan.notes) is noted
 
 
-def test_the_readme_links_them_all() -> None:
-    assert links("http://localhost:8501") in (ROOT / "README.md").read_text("utf-8")
+def test_the_page_of_questions_is_the_data_s() -> None:
+    """`python -m kvcore.evidence.questions > docs/questions.md` writes it."""
+    assert page("http://localhost:8501") == (ROOT / "docs" / "questions.md").read_text("utf-8")
 
 
 def test_glm_streams_at_three_lengths(capsys: pytest.CaptureFixture[str]) -> None:
