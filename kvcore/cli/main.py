@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvcore import __version__
 from kvcore.cli import app, engine, live, log, plan, variants
 from kvcore.cli.options import Parser, add_model_options, read_batch
 from kvcore.errors import INTERNAL, STOPPED, KVCoreError, UnitError
@@ -82,6 +83,7 @@ def _refuse(message: str, kind: str, as_json: bool, status: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="kvcore", description="What a language model's KV cache costs.")
+    parser.add_argument("--version", action="version", version=f"kvcore {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     _add_size(commands)
     _add_sweep(commands)
