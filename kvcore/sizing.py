@@ -12,11 +12,13 @@ from kvcore.errors import UnitError
 from kvcore.formats import KVFormat
 from kvcore.model.memories import Attention, CrossAttention, Growth, Indexer, Kind, Latent, Memory, State
 from kvcore.model.model import Knowledge, Model
+from kvcore.records import Record, table
 from kvcore.terms import Term
 from kvcore.units import MAX_TOKENS, check_batch, check_tokens
 
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pd
 
 
 # Beyond this a 64-bit integer could overflow, and arrays hold Python integers instead.
@@ -24,7 +26,7 @@ _INT64_SAFE = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerSize:
+class LayerSize(Record):
     """One memory of one layer, for the whole batch, in bytes."""
 
     index: int
@@ -35,8 +37,12 @@ class LayerSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeResult:
-    """The whole answer for one model, context, batch and format; all figures are for the whole batch, in bytes."""
+class SizeResult(Record):
+    """The whole answer for one model, context, batch and format; all figures are for the whole batch, in bytes.
+
+    `bytes_per_token` is what one more token adds to each request, `state_bytes` what never grows. `layers` has a row
+    for each memory of each layer. `keys_used` and `keys_ignored` are the configuration's keys.
+    """
 
     model: str
     model_type: str
@@ -48,8 +54,14 @@ class SizeResult:
     bytes_per_token: int
     state_bytes: int
     layers: tuple[LayerSize, ...]
-    terms: tuple[Term, ...]
+    keys_used: tuple[str, ...]
+    keys_ignored: tuple[str, ...]
     notes: tuple[str, ...]
+    terms: tuple[Term, ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a memory of a layer: index, kind, resident_bytes, bytes_per_token, formula."""
+        return table(self.layers)
 
 
 def growth_laws(model: Model, kv: KVFormat, source_tokens: int | None = None) -> tuple[tuple[Growth, int], ...]:
@@ -136,8 +148,10 @@ def size(
         bytes_per_token=bytes_per_token(model, tokens, kv, batch),
         state_bytes=state_bytes(model, kv, batch, source_tokens),
         layers=tuple(layers),
-        terms=_terms(model, tokens, kv, batch, source_tokens),
+        keys_used=tuple(name for name, _ in model.reading.keys_used),
+        keys_ignored=model.reading.keys_ignored,
         notes=_notes(model, tokens, kv),
+        terms=_terms(model, tokens, kv, batch, source_tokens),
     )
 
 

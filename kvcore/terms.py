@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
+from kvcore.records import Record
+
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
@@ -15,7 +17,7 @@ End = Literal["low", "best", "high"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class Term(Record):
     """A named step of a result: its formula with the numbers filled in, its value and unit, how it is known."""
 
     name: str

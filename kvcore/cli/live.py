@@ -1,4 +1,4 @@
-"""`python -m kvcore live …`: a small model really generates here; what it took, beside what was predicted."""
+"""`kvcore live …`: a small model really generates here; what it took, beside what was predicted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from kvcore.cli.options import read_batch
 from kvcore.errors import LiveError, SourceError
+from kvcore.extras import require
 from kvcore.units import format_bytes, format_count, parse_tokens
 
 
@@ -41,6 +42,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    require("torch", "live", "the live engine")
     from kvcore.live.session import Reporter, Session
 
     teller = _Teller()

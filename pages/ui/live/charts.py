@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from kvcore.units import GIB, KIB, MIB, format_bytes, format_tokens
+from pages.ui.lines import spread
 from pages.ui.live.plot import (
     MARKERS,
     AreaFill,
@@ -33,7 +34,6 @@ from pages.ui.live.progress import CACHE, MODES, RECOMPUTE, HeldBytes, JobProgre
 from pages.ui.live.words import SIDE_NAMES, duration, limit_words, variant_name
 from pages.ui.size.words import plural
 from pages.ui.theme import Palette
-from pages.ui.variants.curves import spread
 
 # More marks than this are drawn as medians of neighbours: a browser redraws them four times a second.
 MOST_MARKS = 160
