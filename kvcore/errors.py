@@ -78,7 +78,8 @@ class HardwareError(KVCoreError):
 class PlanError(KVCoreError):
     """A plan cannot be made of what is known of the model and the hardware."""
 
-    kind = "plan"
+    # The word that programs which read the answers know for it.
+    kind = "hardware"
 
 
 class LogError(KVCoreError):

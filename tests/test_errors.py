@@ -43,7 +43,7 @@ def test_kinds() -> None:
     assert {error.__name__: error.kind for error in tree(KVCoreError)} == {
         "KVCoreError": "internal", "ConfigError": "config", "UnknownLayoutError": "config", "ModelError": "model",
         "UnitError": "unit", "EngineError": "engine", "LogError": "log", "HardwareError": "hardware",
-        "PlanError": "plan", "SourceError": "source", "HeaderCutOffError": "source", "LiveError": "live", "PackageError": "package",
+        "PlanError": "hardware", "SourceError": "source", "HeaderCutOffError": "source", "LiveError": "live", "PackageError": "package",
     }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_messages_are_cut() -> None:
         (RuntimeError("two\nlines"), 1, INTERNAL),
         (MemoryError(), 1, INTERNAL),
         (KeyboardInterrupt(), 1, STOPPED),
-        (PlanError("no weights"), 2, "plan"),
+        (PlanError("no weights"), 2, "hardware"),
     ],
 )
 @pytest.mark.parametrize("debug", ["", "0", "1"])
@@ -90,4 +90,4 @@ def test_a_plan_without_weights_is_of_the_kind_plan(capsys: pytest.CaptureFixtur
     path.write_text('{"model_type": "brand_new", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2}')
     words = ("plan", str(path), "--gpu", "h100-sxm", "--context", "8K", "--upper-bound", "--json")
     status, out, _ = run(capsys, *words)
-    assert (status, json.loads(out)["kind"]) == (2, "plan")
+    assert (status, json.loads(out)["kind"]) == (2, "hardware")

@@ -5,12 +5,17 @@ from __future__ import annotations
 from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine
 from kvcore.engines.releases import release
+from kvcore.errors import EngineError
 
 
 def newer_note(deployment: Deployment) -> str:
     """`The rules of vllm 0.33.0 are followed: …` where a newer release was asked for, else ""."""
     newest, asked = engine(deployment.engine).release, deployment.engine_version
-    if asked is None or release(asked) <= release(newest):
+    try:
+        if asked is None or release(asked) <= release(newest):
+            return ""
+    except EngineError:
+        # A snapshot has a name and no number: an engine that is known by names follows those alone.
         return ""
     return (
         f"The rules of {deployment.engine} {newest} are followed, the newest that are known here: "
