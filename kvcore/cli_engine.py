@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
 from typing import Any
 
-from kvcore.cli_options import add_model_options, engine_values, read_memory, read_ranks, term_as_dict
-from kvcore.engines.base import Capacity, Common, Engine, Layout
+from kvcore.cli_options import add_model_options, command_as_text, engine_values, read_memory, read_ranks, term_as_dict
+from kvcore.engines.base import Capacity, Common, Layout
+from kvcore.engines.command import Command
 from kvcore.engines.registry import NAMES, engine
-from kvcore.errors import EngineError
-from kvcore.model.model import Model
+from kvcore.engines.reserve import command_for
+from kvcore.errors import KVCoreError
 from kvcore.units import format_bytes, parse_tokens
 
 
@@ -63,23 +63,12 @@ def _run(options: argparse.Namespace) -> None:
     capacity = None if memory is None else chosen.capacity(model, settings, memory)
     if options.json:
         print(json.dumps(engine_as_dict(layout, capacity)))
-    else:
-        print(engine_as_text(layout, capacity, *_flags(chosen, model, settings)))
-
-
-def _flags(chosen: Engine, model: Model, settings: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(the words that ask for it, notes); no words for a counterfactual, whose weights nobody has."""
-    from kvcore.plan.launch_model import gguf_file, reference, refuse_counterfactual
-
+        return
     try:
-        refuse_counterfactual(model)
-    except EngineError as refusal:
-        return (), (f"No launch command: {refusal}",)
-    loaded, notes = reference(model, chosen.name)
-    words = list(chosen.flags(replace(model, name=loaded), settings))
-    if "--model" in words and (given := gguf_file(model)) is not None:
-        words[words.index("--model") + 1] = given
-    return tuple(words), notes
+        command: Command | str = command_for(model, chosen, common, settings, layout.max_model_len, memory)
+    except KVCoreError as refusal:
+        command = f"No launch command: {refusal}"
+    print(engine_as_text(layout, capacity, command))
 
 
 def engine_as_dict(layout: Layout, capacity: Capacity | None) -> dict[str, Any]:
@@ -115,12 +104,8 @@ def engine_as_dict(layout: Layout, capacity: Capacity | None) -> dict[str, Any]:
     }
 
 
-def engine_as_text(
-    layout: Layout, capacity: Capacity | None, flags: tuple[str, ...], notes: tuple[str, ...] = ()
-) -> str:
-    """The same answer as a short table for people; `notes` are about `flags`, which may be none."""
-    import shlex
-
+def engine_as_text(layout: Layout, capacity: Capacity | None, command: Command | str) -> str:
+    """The same answer as a short table for people, with the launch command or the sentence that says there is none."""
     rows = [
         f"{layout.model} in {layout.engine} {layout.engine_version} · {layout.kv_dtype} cache · per rank",
         f"  {'one request':<16}{format_bytes(layout.bytes_per_request):>12}   {layout.bytes_per_request:,} B for "
@@ -130,7 +115,8 @@ def engine_as_text(
     if capacity is not None:
         rows += [f"  {term.name}: {term.formula}" for term in capacity.terms]
         rows += [f"  log: {line}" for line in capacity.log_lines]
+    notes = (command,) if isinstance(command, str) else command.notes
     rows += [f"  note: {note}" for note in (*layout.notes, *notes)]
-    if flags:
-        rows.append(f"  {shlex.join(flags)}")
+    if not isinstance(command, str):
+        rows += command_as_text(command)
     return "\n".join(rows)

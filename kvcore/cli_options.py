@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from kvcore.engines.base import Engine, Option
+from kvcore.engines.command import Command
 from kvcore.errors import UnitError
 from kvcore.size import Term
 from kvcore.units import GIB, check_batch, parse_tokens
@@ -42,6 +43,14 @@ def term_as_dict(term: Term) -> dict[str, Any]:
         "unit": term.unit,
         "knowledge": term.knowledge,
     }
+
+
+def command_as_text(command: Command) -> list[str]:
+    """A launch command as lines of a table for people: what is typed, then the files that it reads."""
+    rows = [f"  {line}" for line in command.text.splitlines()]
+    for name, content in command.files:
+        rows += [f"  {name}:", *(f"    {line}" for line in content.splitlines())]
+    return rows
 
 
 def engine_values(chosen: Engine, words: list[str]) -> Mapping[str, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from kvcore.cli_options import term_as_dict
+from kvcore.cli_options import command_as_text, term_as_dict
 from kvcore.errors import EngineError, UnitError
 from kvcore.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kvcore.engines.command import Command
     from kvcore.plan.deployment import Deployment
     from kvcore.plan.ends import Ends
     from kvcore.plan.plan import Plan
@@ -68,8 +69,8 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
         "binding_kind": plan.binding.kind,
         "least_utilization": least_utilization(plan.model, deployment, plan.users or 1),
         "remedies": [remedy_as_dict(remedy, deployment) for remedy in _remedies(plan)],
-        "command": command[0],
-        "files": [{"name": name, "content": content} for name, content in command[1]],
+        "command": None if isinstance(command, str) else command.text,
+        "files": [] if isinstance(command, str) else [{"name": name, "content": text} for name, text in command.files],
         "usd_per_hour": None if price is None else price.typical,
         "usd_per_hour_range": None if price is None else {"low": price.low, "high": price.high},
         "price": None if price is None else price.rental.describe,
@@ -85,7 +86,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
         "users": plan.users,
         "kv_dtype": deployment.kv_dtype if plan.layout is None else plan.layout.kv_dtype,
         "terms": [term_as_dict(term) for term in plan.terms],
-        "notes": [*plan.notes, *command[2]],
+        "notes": [*plan.notes, *((command,) if isinstance(command, str) else command.notes)],
     }
 
 
@@ -97,17 +98,16 @@ def _ends(ends: Ends[Any] | None) -> dict[str, Any] | None:
     return None if ends is None else {"low": ends.low, "best": ends.best, "high": ends.high}
 
 
-def _command(plan: Plan) -> tuple[str | None, tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """(text, files, notes); no text where the engine has no option for what was planned, and a note that says so."""
+def _command(plan: Plan) -> Command | str:
+    """The launch command; a sentence where the engine has no option for what was planned."""
     from kvcore.plan.launch import launch_plan
 
     if plan.binding.kind == "context limit":
-        return None, (), ("No launch command: an engine refuses requests that are longer than the model takes.",)
+        return "No launch command: an engine refuses requests that are longer than the model takes."
     try:
-        made = launch_plan(plan)
+        return launch_plan(plan)
     except (EngineError, UnitError) as refusal:
-        return None, (), (f"No launch command: {refusal}",)
-    return made.text, made.files, made.notes
+        return f"No launch command: {refusal}"
 
 
 def _remedies(plan: Plan) -> tuple[WhatIf, ...]:
@@ -164,11 +164,11 @@ def plan_as_text(plan: Plan) -> str:
         rows.append(_ends_row("requests at once", plan.requests, "{:,}".format))
     rows.append(f"  {plan.binding.sentence}")
     rows += [f"  would fit: {remedy.change}" for remedy in _remedies(plan)[:SHOWN]]
-    text, files, notes = _command(plan)
+    command = _command(plan)
+    notes = (command,) if isinstance(command, str) else command.notes
     rows += [f"  note: {note}" for note in (*plan.notes, *notes)]
-    rows += [f"  {line}" for line in (text or "").splitlines()]
-    for name, content in files:
-        rows += [f"  {name}:", *(f"    {line}" for line in content.splitlines())]
+    if not isinstance(command, str):
+        rows += command_as_text(command)
     return "\n".join(rows)
 
 

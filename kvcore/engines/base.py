@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from kvcore.errors import EngineError
 from kvcore.hardware import Accelerator
 from kvcore.model.model import Model
 from kvcore.size import Term
+
+if TYPE_CHECKING:
+    from kvcore.engines.command import Command
+    from kvcore.plan.deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +102,13 @@ class Common:
 
 
 class Engine(Protocol):
-    """One serving engine. Its settings are a frozen dataclass of its own, made by `settings`."""
+    """One serving engine. Its settings are a frozen dataclass of its own, made by `settings`.
+
+    `name` is the id in options, addresses and answers, `label` what its makers and the screens call it.
+    """
 
     name: str
+    label: str
     versions: str
     options: tuple[Option, ...]
 
@@ -116,8 +124,17 @@ class Engine(Protocol):
     def capacity(self, model: Model, settings: Any, kv_bytes: int) -> Capacity:
         """(c, d) Tokens and requests that fit in `kv_bytes` on each rank, and what the engine logs."""
 
-    def flags(self, model: Model, settings: Any) -> tuple[str, ...]:
-        """(e) The launch command that asks for it, as words."""
+    def launch(self, model: Model, deployment: Deployment, settings: Any) -> Command:
+        """(e) The command that starts it so: what differs from its defaults, and what the deployment relies on.
+
+        EngineError where it has no word for what was asked. See kvcore.engines.command for what is in all of them.
+        """
+
+    def room_for(self, deployment: Deployment, requests: int) -> dict[str, Any]:
+        """Options, by field, that make room for so many requests at once on one replica.
+
+        Empty for an engine that takes requests as they come; others allocate every request's cache at the start.
+        """
 
 
 def check_whole(engine: str, settings: object, bounds: Mapping[str, tuple[int, int]]) -> None:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvcore.engines.base import Capacity, Common, Layout, Option
+from kvcore.engines.command import Command
 from kvcore.engines.llamacpp.architectures import architecture
 from kvcore.engines.llamacpp.engine import LLAMACPP
+from kvcore.engines.llamacpp.launch import launch_ollama, slots_for
 from kvcore.engines.llamacpp.settings import CACHE_TYPES, MAX_SLOTS, LlamaCppSettings, make_settings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.size import Term
 from kvcore.units import GIB, KIB, MIB
+
+if TYPE_CHECKING:
+    from kvcore.plan.deployment import Deployment
 
 VERSION = "fb307609"
 OPTIONS = (
@@ -66,6 +71,7 @@ class Ollama:
     """Ollama; see kvcore.engines.base.Engine. Every slot has cells of its own for num_ctx tokens."""
 
     name = "ollama"
+    label = "Ollama"
     versions = f"Ollama, snapshot {VERSION} (2026-08-21), with {LLAMACPP.versions}"
     options = OPTIONS
 
@@ -117,15 +123,13 @@ class Ollama:
         capacity = LLAMACPP.capacity(model, settings.server, kv_bytes)
         return replace(capacity, log_lines=(*_words(settings), *capacity.log_lines)) if capacity.log_lines else capacity
 
-    def flags(self, model: Model, settings: OllamaSettings) -> tuple[str, ...]:
-        """The environment and the command that ask for it; num_batch and num_gpu are set with the request."""
-        server = settings.server
-        words = [f"OLLAMA_CONTEXT_LENGTH={settings.num_ctx}", f"OLLAMA_NUM_PARALLEL={settings.num_parallel}"]
-        if server.cache_type_k != "f16":
-            words.append(f"OLLAMA_KV_CACHE_TYPE={server.cache_type_k}")
-        if server.flash_attn != "auto":
-            words.append(f"OLLAMA_FLASH_ATTENTION={int(server.flash_attn == 'on')}")
-        return (*words, "ollama", "serve")
+    def launch(self, model: Model, deployment: Deployment, settings: OllamaSettings) -> Command:
+        """See Engine.launch: `ollama serve` with its environment, and a Modelfile."""
+        return launch_ollama(model, deployment, settings)
+
+    def room_for(self, deployment: Deployment, requests: int) -> dict[str, Any]:
+        """See Engine.room_for: the slots; each has a context of its own."""
+        return {"num_parallel": slots_for(deployment, requests)}
 
 
 OLLAMA = Ollama()

@@ -1,9 +1,12 @@
-"""The engines by name. A new engine is one file and one row here."""
+"""The engines by name. A new engine is one folder and one row here."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
+from types import MappingProxyType
 
 from kvcore.engines.base import Engine
 from kvcore.errors import EngineError
@@ -18,6 +21,8 @@ _PLACES = {
     "transformers": ("kvcore.engines.transformers", "TRANSFORMERS"),
 }
 NAMES = tuple(_PLACES)
+# The engine where none is named.
+DEFAULT = "vllm"
 
 
 def engine(name: str) -> Engine:
@@ -29,3 +34,9 @@ def engine(name: str) -> Engine:
         raise EngineError(f"engine {name[:40]!r} is not known; known are {', '.join(NAMES)}{hint}")
     found: Engine = getattr(import_module(place[0]), place[1])
     return found
+
+
+@cache
+def labels() -> Mapping[str, str]:
+    """The engines as their makers call them, by name and in the order of NAMES."""
+    return MappingProxyType({name: engine(name).label for name in NAMES})

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
-from kvcore.engines.base import Capacity, Common, Layout
+from kvcore.engines.base import Capacity, Common, Engine, Layout
+from kvcore.engines.command import Command, refuse_launch
 from kvcore.engines.registry import NAMES, engine
 from kvcore.errors import KVCoreError
-from kvcore.hardware import Accelerator
+from kvcore.hardware import Accelerator, accelerator
 from kvcore.model.model import Model
+from kvcore.plan.deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,7 @@ class Reservation:
     """An engine's layout for a request of `length` tokens and what fits in the memory given, or why there is neither.
 
     `layout` is None where the engine refuses the model or its settings, `capacity` where it has no memory to fill.
+    `command` starts the engine so; a sentence where no command does.
     """
 
     engine: str
@@ -27,7 +31,7 @@ class Reservation:
     length: int | None
     layout: Layout | None = None
     capacity: Capacity | None = None
-    command: tuple[str, ...] = ()
+    command: Command | str = ""
     refused: str = ""
 
 
@@ -50,9 +54,11 @@ def reserve(
     try:
         settings = chosen.settings(model, common, {})
         layout = chosen.layout(model, settings)
-        command = chosen.flags(model, settings)
     except KVCoreError as refusal:
-        return Reservation(engine=chosen.name, versions=chosen.versions, length=length, refused=str(refusal))
+        refused = str(refusal)
+        return Reservation(
+            engine=chosen.name, versions=chosen.versions, length=length, command=refused, refused=refused
+        )
     capacity, refused = None, ""
     if kv_bytes is not None:
         try:
@@ -65,11 +71,45 @@ def reserve(
         length=layout.max_model_len,
         layout=layout,
         capacity=capacity,
-        command=command,
+        command=_command(model, chosen, common, settings, layout.max_model_len, kv_bytes),
         refused=refused,
     )
 
 
+def _command(
+    model: Model, chosen: Engine, common: Common, settings: Any, length: int, kv_bytes: int | None
+) -> Command | str:
+    try:
+        return command_for(model, chosen, common, settings, length, kv_bytes)
+    except KVCoreError as refusal:
+        return str(refusal)
+
+
+def command_for(
+    model: Model, chosen: Engine, common: Common, settings: Any, length: int, kv_bytes: int | None
+) -> Command:
+    """The command that starts an engine with these settings for requests of `length` tokens.
+
+    `kv_bytes` are the memory for the cache on each rank, None for the engine's own share. EngineError or UnitError
+    where no command does.
+    """
+    deployment = Deployment(
+        gpu=common.gpu or accelerator(_UNNAMED),
+        context=length,
+        tp=common.tp,
+        pp=common.pp,
+        dcp=common.dcp,
+        engine=chosen.name,
+        engine_version=common.version,
+        kv_dtype=common.kv_dtype,
+        kv_bytes=kv_bytes,
+    )
+    refuse_launch(model, deployment)
+    return chosen.launch(model, deployment, settings)
+
+
+# What every engine's settings take a GPU for where none is named.
+_UNNAMED = "h100-sxm"
 # Any length will do: what an engine refuses is a kind of memory or a format.
 _ANY_LENGTH = 8192
 

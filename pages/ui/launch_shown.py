@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.plan.launch import Command
+from kvcore.engines.command import Command
 from pages.ui.plain import plain
 
 

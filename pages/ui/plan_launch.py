@@ -7,11 +7,12 @@ from functools import lru_cache
 
 import streamlit as st
 
+from kvcore.engines.command import Command
 from kvcore.engines.registry import NAMES, engine
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
 from kvcore.plan.deployment import Deployment
-from kvcore.plan.launch import Command, launch
+from kvcore.plan.launch import launch
 from kvcore.plan.options import AUTO
 from kvcore.plan.shards import check
 from pages.ui import launch_shown, plan_answers

@@ -45,7 +45,7 @@ def section(chosen: Chosen, scenario: Scenario, kv: KVFormat, result: SizeResult
     aside, why = _aside(chosen, scenario, kv, reserved, result)
     cards.row([remembered, aside, _reported(scenario, reserved)], key="trio_cards")
     _log(reserved)
-    _stored(chosen, scenario, result, reserved, why)
+    _stored(reserved, why)
 
 
 def _reserve(chosen: Chosen, scenario: Scenario, result: SizeResult, ranks: int) -> Reservation:
@@ -140,9 +140,9 @@ def _log(reserved: Reservation) -> None:
             st.code("\n".join(lines), language=None, wrap_lines=True)
 
 
-def _stored(chosen: Chosen, scenario: Scenario, result: SizeResult, reserved: Reservation, why: list[str]) -> None:
+def _stored(reserved: Reservation, why: list[str]) -> None:
     """How the engine stores it: why, groups, terms, command."""
-    from pages.ui import launch_shown, trio_launch
+    from pages.ui import launch_shown
     from pages.ui import tables as made
 
     layout = reserved.layout
@@ -164,11 +164,7 @@ def _stored(chosen: Chosen, scenario: Scenario, result: SizeResult, reserved: Re
             )  # fmt: skip
         computed.html(_terms(reserved))
         st.caption("The command that asks for it:")
-        found = trio_launch.command(
-            chosen.model, reserved.engine, layout.max_model_len, _asked(scenario, result), scenario.tp,
-            accelerator(scenario.gpu), parse_bytes(scenario.budget),
-        )  # fmt: skip
-        launch_shown.show(found)
+        launch_shown.show(reserved.command)
 
 
 def _terms(reserved: Reservation) -> str:

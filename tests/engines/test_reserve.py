@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvcore.engines.command import Command
 from kvcore.engines.registry import NAMES, engine
 from kvcore.engines.reserve import reserve
 from kvcore.errors import EngineError
@@ -25,7 +26,9 @@ def test_they_differ_for_one_model() -> None:
     assert answer.capacity.log_lines == (
         "GPU KV cache size: 291,658 tokens, Maximum concurrency for 131,072 tokens per request: 2.23x",
     )
-    assert answer.command[:2] == ("vllm", "serve")
+    assert isinstance(answer.command, Command)
+    assert answer.command.words[:2] == ("vllm", "serve")
+    assert answer.command.words[-2:] == ("--kv-cache-memory-bytes", str(40 * GIB))
 
 
 def test_a_refusal_is_an_answer() -> None:
@@ -45,7 +48,7 @@ def test_every_engine_answers_or_refuses_every_model(name: str) -> None:
         if answer.layout is not None:
             answered += 1
             assert answer.layout.bytes_per_request >= 0
-            assert answer.command
+            assert isinstance(answer.command, Command), answer.command
             assert answer.layout.groups or not answer.layout.bytes_per_request
     assert answered > 150
 

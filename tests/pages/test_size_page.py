@@ -16,7 +16,6 @@ from kvcore.hardware import accelerator
 from kvcore.scenario import DEFAULT_MODEL, Scenario, encode_config
 from kvcore.size import size
 from kvcore.units import GIB, format_bytes
-from pages.ui import trio_launch
 from pages.ui import trio_words as text
 from tests.pages.rendered import rendered
 
@@ -240,9 +239,7 @@ def test_the_trio_is_what_kvcore_says(name: str, model_id: str) -> None:
     reported = f"Reported by {label}" if expected.capacity.log_lines else f"Room in {label}"
     assert shown[reported] == f"{expected.capacity.kv_cache_size_tokens:,} tokens"
     codes = [code.value for code in at.code]
-    made = trio_launch.command(
-        model, name, expected.layout.max_model_len, "auto", 1, accelerator(Scenario().gpu), 200 * GIB
-    )
+    made = expected.command
     assert not isinstance(made, str)
     assert {made.text, *(content.strip() for _, content in made.files)} <= {code.strip() for code in codes}
     assert not expected.capacity.log_lines or "\n".join(expected.capacity.log_lines) in codes

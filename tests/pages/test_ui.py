@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from kvcore import catalogue
+from kvcore.engines.command import Command
 from kvcore.engines.registry import NAMES
 from kvcore.engines.reserve import Reservation, reserve
 from kvcore.hardware import accelerator, capacity_lines
 from kvcore.model import KINDS, Model
 from kvcore.units import GIB
-from pages.ui import charts, heard, lessons, strip, theme, trio_launch, trio_words, words
+from pages.ui import charts, heard, lessons, strip, theme, trio_words, words
 from pages.ui.controls import FORMAT_WORDS
 
 PALETTES = {"light": theme.LIGHT, "dark": theme.DARK}
@@ -203,22 +204,25 @@ def test_nothing_needs_a_reason_where_nothing_is_added() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_commands_can_be_pasted_whatever_the_model_is_called(name: str) -> None:
     llama = replace(model("meta-llama/Llama-3.3-70B-Instruct"), name="--port; rm -rf ~")
-    made = trio_launch.command(llama, name, 2048, "auto", 1, accelerator("h100-sxm"), 80 * GIB)
+    made = command(llama, name, "auto", 80 * GIB)
     assert not isinstance(made, str)
     assert tuple(shlex.split(made.text.splitlines()[0])) == made.words
     assert "--port; rm -rf ~" not in made.words
 
 
+def command(of: Model, name: str, kv_dtype: str, budget: int) -> Command | str:
+    device = accelerator("h100-sxm")
+    return reserve(of, name, length=2048, kv_dtype=kv_dtype, gpu=device, kv_bytes=budget).command
+
+
 def test_a_command_says_the_memory_and_has_its_file_beside_it() -> None:
     llama = model("meta-llama/Llama-3.3-70B-Instruct")
-    made = trio_launch.command(llama, "vllm", 2048, "auto", 1, accelerator("h100-sxm"), 40 * GIB)
+    made = command(llama, "vllm", "auto", 40 * GIB)
     assert not isinstance(made, str)
     assert made.words[-2:] == ("--kv-cache-memory-bytes", "42949672960")
-    made = trio_launch.command(llama, "tensorrt-llm", 2048, "fp8", 1, accelerator("h100-sxm"), 40 * GIB)
+    made = command(llama, "tensorrt-llm", "fp8", 40 * GIB)
     assert not isinstance(made, str)
     ((file, content),) = made.files
     assert made.words[-2:] == ("--extra_llm_api_options", file)
     assert content == "kv_cache_config:\n  dtype: fp8\n  max_gpu_total_bytes: 42949672960\n"
-    assert "no word for q8_0" in str(
-        trio_launch.command(llama, "vllm", 2048, "q8_0", 1, accelerator("h100-sxm"), 40 * GIB)
-    )
+    assert "'q8_0' is not one of" in str(command(llama, "vllm", "q8_0", 40 * GIB))

@@ -9,14 +9,14 @@ from typing import Any
 
 from kvcore import catalogue
 from kvcore.engines.base import Option
+from kvcore.engines.command import Command, model_reference
 from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import KVCoreError
 from kvcore.hardware import accelerator
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.draft import OWN_HEAD, Draft
-from kvcore.plan.launch import Command, launch
-from kvcore.plan.launch_words import model_reference
+from kvcore.plan.launch import launch
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"

@@ -13,13 +13,13 @@ import pytest
 
 from benchmarks import llamacpp_parser
 from kvcore import catalogue
+from kvcore.engines.command import PLACEHOLDER, Command
 from kvcore.engines.registry import NAMES
-from kvcore.errors import KVCoreError
+from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware import accelerator
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.draft import OWN_HEAD, Draft
-from kvcore.plan.launch import Command, launch
-from kvcore.plan.launch_words import PLACEHOLDER
+from kvcore.plan.launch import launch
 from tests.plan import engine_parsers, transformers_script
 from tests.plan.bash import assert_seen_as_words
 from tests.plan.engine_parsers import parsed
@@ -70,6 +70,12 @@ def test_vllm_bytes_stand_in_place_of_a_share() -> None:
 )  # fmt: skip
 def test_vllm_cache_formats_have_its_own_words(ours: str, theirs: str) -> None:
     assert parsed("vllm", made(LLAMA, h100(tp=4, kv_dtype=ours)).words)["--kv-cache-dtype"] == theirs
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_cache_format_without_a_word_has_no_command(engine: str) -> None:
+    with pytest.raises(EngineError, match="--kv-cache-dtype has no word for q8_0"):
+        made(LLAMA, h100(engine=engine, tp=4, kv_dtype="q8_0"))
 
 
 def test_weights_are_an_option_only_where_the_engine_makes_them() -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from kvcore import catalogue, sources
+from kvcore.engines.command import PLACEHOLDER, Command
 from kvcore.engines.registry import NAMES
 from kvcore.errors import EngineError
 from kvcore.model.model import Files, Model
 from kvcore.plan.draft import Draft
-from kvcore.plan.launch import Command, launch
-from kvcore.plan.launch_words import PLACEHOLDER
+from kvcore.plan.launch import launch
 from kvcore.variants import variant
 from tests.gguf_writer import LLAMA as GGUF_KEYS
 from tests.gguf_writer import TENSORS, write

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.engines.command import Command
 from kvcore.engines.llamacpp.caches import Cache, make_caches
 from kvcore.engines.llamacpp.devices import HOST
+from kvcore.engines.llamacpp.launch import launch, room_for
 from kvcore.engines.llamacpp.settings import (
     CELL_PADDING,
     OPTIONS,
@@ -24,6 +26,9 @@ from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.size import Term
 
+if TYPE_CHECKING:
+    from kvcore.plan.deployment import Deployment
+
 
 class LlamaCpp:
     """llama.cpp, as llama-server or as a library; see kvcore.engines.base.Engine.
@@ -33,6 +38,7 @@ class LlamaCpp:
     """
 
     name = "llama.cpp"
+    label = "llama.cpp"
     versions = "; ".join(VERSIONS.values())
     options = OPTIONS
 
@@ -88,21 +94,13 @@ class LlamaCpp:
         context = make_context(model, settings)
         return tuple(line for cache in make_caches(model, settings, context) for line in cache.lines())
 
-    def flags(self, model: Model, settings: LlamaCppSettings) -> tuple[str, ...]:
-        """The `llama-server` command, only what differs from its defaults."""
-        words = ["llama-server", "--model", f"{model.name}.gguf", "--ctx-size", str(settings.ctx_size)]
-        default = LlamaCppSettings()
-        for option in OPTIONS:
-            value = getattr(settings, option.field)
-            if option.field in ("ctx_size", "tool", "tensor_split") or value == getattr(default, option.field):
-                continue
-            if option.kind != "switch":
-                words += [option.flag, str(value)]
-            elif value:
-                words.append(option.flag)
-        if settings.tensor_split:
-            words += ["--tensor-split", ",".join(f"{share:g}" for share in settings.tensor_split)]
-        return tuple(words)
+    def launch(self, model: Model, deployment: Deployment, settings: LlamaCppSettings) -> Command:
+        """See Engine.launch: `llama-server`."""
+        return launch(model, deployment, settings)
+
+    def room_for(self, deployment: Deployment, requests: int) -> dict[str, Any]:
+        """See Engine.room_for: the slots, and a context for all of them."""
+        return room_for(deployment, requests)
 
 
 LLAMACPP = LlamaCpp()

@@ -30,6 +30,8 @@ CACHE_TYPES: dict[str, str] = {
 _GGML_NAMES = {ours: theirs for theirs, ours in CACHE_TYPES.items()}
 CELL_PADDING = 256
 MAX_SLOTS = 256
+# Options that say what the slots share, of llama.cpp and of Ollama.
+FIXED = frozenset({"ctx_size", "kv_unified", "kv_unified_per_slot", "parallel", "num_parallel", "num_ctx", "tool"})
 _TYPES = tuple(CACHE_TYPES)
 
 OPTIONS = (

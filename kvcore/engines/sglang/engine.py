@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.engines.command import Command
 from kvcore.engines.sglang.cells import Stage, has_sliding_pool, latent_is_packed, page_size, resolve_dtype, stages
+from kvcore.engines.sglang.launch import launch
 from kvcore.engines.sglang.lines import log_lines
 from kvcore.engines.sglang.pools import Need, Sizes, pool_sizes, request_need, window_too_wide
 from kvcore.engines.sglang.settings import OPTIONS, VERSION, SglangSettings, make_settings
@@ -15,11 +17,15 @@ from kvcore.model.memories import Attention, Indexer, State
 from kvcore.model.model import Model
 from kvcore.size import Term
 
+if TYPE_CHECKING:
+    from kvcore.plan.deployment import Deployment
+
 
 class SGLang:
     """SGLang 0.5.23; see kvcore.engines.base.Engine."""
 
     name = "sglang"
+    label = "SGLang"
     versions = f"SGLang {VERSION}, applied to 0.4 and 0.5; log lines without a dtype before about 0.5.10"
     options = OPTIONS
 
@@ -71,35 +77,16 @@ class SGLang:
             terms=capacity_terms(parts, need, sizes, kv_bytes, tokens, starts),
         )
 
-    def flags(self, model: Model, settings: SglangSettings) -> tuple[str, ...]:
-        """The launch command, only what differs from SGLang's defaults."""
-        words = ["python", "-m", "sglang.launch_server", "--model-path", model.name]
-        words += ["--context-length", str(settings.context_length)]
-        dtype = {"bf16": "bf16", "fp8": "fp8_e4m3"}.get(settings.kv_cache_dtype, settings.kv_cache_dtype)
-        pairs: tuple[tuple[str, object, object], ...] = (
-            ("--tp-size", settings.tp_size, 1),
-            ("--pp-size", settings.pp_size, 1),
-            ("--dcp-size", settings.dcp_size, 1),
-            ("--dp-size", settings.dp_size, 1),
-            ("--kv-cache-dtype", dtype, "auto"),
-            ("--page-size", settings.page_size, None),
-            ("--swa-full-tokens-ratio", settings.swa_full_tokens_ratio, 0.8),
-            ("--mamba-full-memory-ratio", settings.mamba_full_memory_ratio, 0.9),
-            ("--max-mamba-cache-size", settings.max_mamba_cache_size, None),
-            ("--mamba-ssm-dtype", settings.mamba_ssm_dtype, None),
-            ("--max-total-tokens", settings.max_total_tokens, None),
-            ("--max-running-requests", settings.max_running_requests, None),
-            ("--mem-fraction-static", settings.mem_fraction_static, None),
-            ("--chunked-prefill-size", settings.chunked_prefill_size, None),
-            ("--dsa-decode-backend", settings.dsa_decode_backend, None),
-        )
-        for flag, value, default in pairs:
-            if value != default:
-                words += [flag, str(value)]
-        for name in ("enable_dp_attention", "disable_hybrid_swa_memory", "disable_radix_cache", "disable_cuda_graph"):
-            if getattr(settings, name):
-                words.append("--" + name.replace("_", "-"))
-        return tuple(words)
+    def launch(self, model: Model, deployment: Deployment, settings: SglangSettings) -> Command:
+        """See Engine.launch: `python -m sglang.launch_server`."""
+        tokens = None
+        if deployment.kv_bytes is not None:
+            tokens = self.capacity(model, settings, deployment.kv_bytes).kv_cache_size_tokens
+        return launch(model, deployment, settings, tokens)
+
+    def room_for(self, deployment: Deployment, requests: int) -> dict[str, Any]:
+        """Nothing: requests are taken as they come."""
+        return {}
 
 
 SGLANG = SGLang()

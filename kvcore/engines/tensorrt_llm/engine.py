@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.engines.command import Command
+from kvcore.engines.tensorrt_llm.launch import launch
 from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, resolve_dtype, stage_pools
 from kvcore.engines.tensorrt_llm.settings import OPTIONS, VERSION, TensorRtLlmSettings, make_settings
 from kvcore.errors import EngineError
@@ -15,11 +17,15 @@ from kvcore.model.model import Model
 from kvcore.size import Term
 from kvcore.units import GIB
 
+if TYPE_CHECKING:
+    from kvcore.plan.deployment import Deployment
+
 
 class TensorRtLlm:
     """TensorRT-LLM 1.4 with its V1 cache manager; see kvcore.engines.base.Engine."""
 
     name = "tensorrt-llm"
+    label = "TensorRT-LLM"
     versions = f"TensorRT-LLM {VERSION} (public documentation and sources), pytorch backend; tensorrt backend from 0.8"
     options = OPTIONS
 
@@ -73,21 +79,13 @@ class TensorRtLlm:
         """Memory for the cache: a share of what is free after the weights and the activation profiling run."""
         return int(free_bytes * Fraction(str(settings.free_gpu_memory_fraction)))
 
-    def flags(self, model: Model, settings: TensorRtLlmSettings) -> tuple[str, ...]:
-        """The launch command; what only KvCacheConfig has is in config.yaml, whose text the layout's notes give."""
-        words = ["trtllm-serve", model.name, "--max_seq_len", str(settings.max_seq_len)]
-        pairs: tuple[tuple[str, object, object], ...] = (
-            ("--backend", settings.backend, "pytorch"),
-            ("--tp_size", settings.tp_size, 1),
-            ("--pp_size", settings.pp_size, 1),
-            ("--kv_cache_free_gpu_memory_fraction", settings.free_gpu_memory_fraction, 0.9),
-        )
-        for flag, value, default in pairs:
-            if value != default:
-                words += [flag, str(value)]
-        if _yaml(settings):
-            words += ["--extra_llm_api_options", "config.yaml"]
-        return tuple(words)
+    def launch(self, model: Model, deployment: Deployment, settings: TensorRtLlmSettings) -> Command:
+        """See Engine.launch: `trtllm-serve`."""
+        return launch(model, deployment, settings)
+
+    def room_for(self, deployment: Deployment, requests: int) -> dict[str, Any]:
+        """Nothing: requests are taken as they come."""
+        return {}
 
 
 TENSORRT_LLM = TensorRtLlm()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.engines.command import Command
+from kvcore.engines.transformers.launch import launch, room_for
 from kvcore.engines.transformers.layers import OWN_CODE, Held, held_layers, layer_bytes, request_bytes
 from kvcore.engines.transformers.settings import OPTIONS, VERSION, TransformersSettings, make_settings
 from kvcore.errors import EngineError
@@ -15,6 +17,9 @@ from kvcore.model.model import Model
 from kvcore.size import Term
 from kvcore.units import MAX_TOKENS
 
+if TYPE_CHECKING:
+    from kvcore.plan.deployment import Deployment
+
 Knowledge = Literal["exact", "upper_bound", "estimated"]
 
 
@@ -22,6 +27,7 @@ class Transformers:
     """transformers 5.24; see kvcore.engines.base.Engine."""
 
     name = "transformers"
+    label = "transformers"
     versions = f"transformers {VERSION}; sizes of quantized caches from optimum-quanto 0.2.7 and hqq 0.2.8"
     options = OPTIONS
 
@@ -76,19 +82,13 @@ class Transformers:
             ),
         )
 
-    def flags(self, model: Model, settings: TransformersSettings) -> tuple[str, ...]:
-        """The call of generate that asks for it, as words."""
-        words = ["model.generate(**inputs,", f"max_length={settings.max_length},"]
-        if settings.cache_implementation == "quantized":
-            config = f'"backend": "{settings.cache_backend}"'
-            if settings.cache_backend != "fp8":
-                config += (
-                    f', "nbits": {settings.bits}, "q_group_size": {settings.q_group_size}, '
-                    f'"residual_length": {settings.residual_length}'
-                )
-            words += [f"cache_config={{{config}}},"]
-        words.append(f'cache_implementation="{settings.cache_implementation}")')
-        return tuple(words)
+    def launch(self, model: Model, deployment: Deployment, settings: TransformersSettings) -> Command:
+        """See Engine.launch: a script that calls generate."""
+        return launch(model, deployment, settings)
+
+    def room_for(self, deployment: Deployment, requests: int) -> dict[str, Any]:
+        """See Engine.room_for: the size of the batch."""
+        return room_for(deployment, requests)
 
 
 TRANSFORMERS = Transformers()

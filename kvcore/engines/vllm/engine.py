@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvcore.engines.base import Capacity, Common, Group, Layout, split_layers
+from kvcore.engines.command import Command
 from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
+from kvcore.engines.vllm.launch import launch
 from kvcore.engines.vllm.packed import counted_blocks, is_packed, is_slotted, packed_groups, slotted_bytes
 from kvcore.engines.vllm.settings import (
     ALL_GROUPS_LOGGED,
@@ -27,11 +29,15 @@ from kvcore.model.model import Model
 from kvcore.size import Term
 from kvcore.units import GIB
 
+if TYPE_CHECKING:
+    from kvcore.plan.deployment import Deployment
+
 
 class Vllm:
     """vLLM 0.33 (and 0.32 on CPU); see kvcore.engines.base.Engine."""
 
     name = "vllm"
+    label = "vLLM"
     versions = f"vLLM {VERSION}; on CPU 0.32; windows, DeepSeek-V4's blocks and log lines as in the release asked for"
     options = OPTIONS
 
@@ -161,25 +167,13 @@ class Vllm:
             f"KV cache memory ({round(usable_bytes / GIB, 2)} GiB).{hint}"
         )
 
-    def flags(self, model: Model, settings: VllmSettings) -> tuple[str, ...]:
-        """The `vllm serve` command, only what differs from vLLM's defaults."""
-        words = ["vllm", "serve", model.name, "--max-model-len", str(settings.max_model_len)]
-        pairs = (
-            ("--tensor-parallel-size", settings.tensor_parallel_size, 1),
-            ("--pipeline-parallel-size", settings.pipeline_parallel_size, 1),
-            ("--decode-context-parallel-size", settings.decode_context_parallel_size, 1),
-            ("--kv-cache-dtype", settings.kv_cache_dtype, "auto"),
-            ("--block-size", settings.block_size, None),
-            ("--max-num-batched-tokens", settings.max_num_batched_tokens, None),
-        )
-        for flag, value, default in pairs:
-            if value != default:
-                words += [flag, str(value)]
-        if not settings.enable_prefix_caching:
-            words.append("--no-enable-prefix-caching")
-        if settings.disable_hybrid_kv_cache_manager:
-            words.append("--disable-hybrid-kv-cache-manager")
-        return tuple(words)
+    def launch(self, model: Model, deployment: Deployment, settings: VllmSettings) -> Command:
+        """See Engine.launch: `vllm serve`."""
+        return launch(model, deployment, settings)
+
+    def room_for(self, deployment: Deployment, requests: int) -> dict[str, Any]:
+        """Nothing: requests are taken as they come."""
+        return {}
 
 
 VLLM = Vllm()

@@ -13,7 +13,7 @@ from kvcore.engines.base import Layout
 from kvcore.engines.llamacpp.caches import make_caches
 from kvcore.engines.llamacpp.devices import HOST
 from kvcore.engines.llamacpp.engine import LLAMACPP, device_rates, requests_at_once
-from kvcore.engines.llamacpp.settings import MAX_SLOTS, LlamaCppSettings, make_context, window_cells
+from kvcore.engines.llamacpp.settings import FIXED, MAX_SLOTS, LlamaCppSettings, make_context, window_cells
 from kvcore.engines.ollama import OLLAMA, ONE_SLOT, OllamaSettings, default_batch
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
@@ -22,9 +22,6 @@ from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import draft_deployment, llamacpp_context, with_draft
 from kvcore.plan.fill.settings import engine_settings
 from kvcore.size import Term
-
-# Options that say what the slots share.
-FIXED = frozenset({"ctx_size", "kv_unified", "kv_unified_per_slot", "parallel", "num_parallel", "num_ctx", "tool"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
