@@ -300,11 +300,16 @@ def test_command() -> None:
         ("extra_llm_api_options.yaml",
          "kv_cache_config:\n  dtype: fp8\n  tokens_per_block: 64\n  max_attention_window: [512, 2048]\n"),
     )  # fmt: skip
-    text = "config.yaml: kv_cache_config: {dtype: fp8, tokens_per_block: 64, max_attention_window: [512, 2048]}"
-    assert text in TENSORRT_LLM.layout(small(), asked).notes
+    cache = "kv_cache_config: {dtype: fp8, tokens_per_block: 64, max_attention_window: [512, 2048]}"
+    assert f"{command.files[0][0]}: {cache}" in TENSORRT_LLM.layout(small(), asked).notes
     plain = TENSORRT_LLM.launch(small(), h100(engine="tensorrt-llm"), chosen(small(), length=8))
     assert plain.words == ("trtllm-serve", "serve", small().name, "--max_seq_len", "8")
     assert plain.files == ()
+    # A share of the memory has to stand in the file where the file has a kv_cache_config; 16 bits need no file.
+    shared = chosen(small(), length=8, kv="fp8", free_gpu_memory_fraction=0.5)
+    told = "kv_cache_config: {dtype: fp8, free_gpu_memory_fraction: 0.5}"
+    assert f"{command.files[0][0]}: {told}" in TENSORRT_LLM.layout(small(), shared).notes
+    assert len(TENSORRT_LLM.layout(small(), chosen(small(), length=8, kv="bf16")).notes) == 1
 
 
 # --- what must always hold --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvcore.engines.base import Capacity, Common, Group, Layout
 from kvcore.engines.command import Command
-from kvcore.engines.tensorrt_llm.launch import launch
+from kvcore.engines.tensorrt_llm.launch import CONFIG, cache_config, launch
 from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, resolve_dtype, stage_pools
 from kvcore.engines.tensorrt_llm.settings import OPTIONS, VERSION, TensorRtLlmSettings, make_settings
 from kvcore.errors import EngineError
@@ -165,26 +165,13 @@ def _log_lines(
     return tuple(lines)
 
 
-def _yaml(settings: TensorRtLlmSettings) -> str:
-    """The text of config.yaml, empty where nothing differs from the defaults."""
-    cache: list[str] = []
-    if settings.dtype != "auto":
-        cache.append(f"dtype: {settings.dtype if settings.dtype in ('fp8', 'nvfp4', 'int8') else 'auto'}")
-    if settings.tokens_per_block != 32:
-        cache.append(f"tokens_per_block: {settings.tokens_per_block}")
-    if settings.max_tokens is not None:
-        cache.append(f"max_tokens: {settings.max_tokens}")
-    if settings.max_attention_window:
-        cache.append(f"max_attention_window: [{', '.join(map(str, settings.max_attention_window))}]")
-    lines = [f"kv_cache_config: {{{', '.join(cache)}}}"] if cache else []
-    lines += ["enable_attention_dp: true"] if settings.enable_attention_dp else []
-    return "; ".join(lines)
-
-
 def _notes(model: Model, settings: TensorRtLlmSettings) -> tuple[str, ...]:
     notes = [f"The rules of TensorRT-LLM {VERSION} and its V1 cache manager, without speculation."]
-    if text := _yaml(settings):
-        notes.append(f"config.yaml: {text}")
+    cache = cache_config(settings)
+    file = [f"kv_cache_config: {{{', '.join(cache)}}}"] if cache else []
+    file += ["enable_attention_dp: true"] if settings.enable_attention_dp else []
+    if file:
+        notes.append(f"{CONFIG}: {'; '.join(file)}")
     sliding = [memory for memory, _ in model.kept if isinstance(memory, Attention) and memory.limit is not None]
     if sliding and not settings.max_attention_window:
         notes.append(
