@@ -384,3 +384,11 @@ def test_ollama_is_asked_for_tokens_ahead_only_where_it_can_be() -> None:
     assert "draft_num_predict" not in prompt.files[0][1]
     assert any("2 tokens ahead are not asked for" in note for note in prompt.notes)
     assert not any("not asked for" in note for note in own.notes)
+
+
+def test_a_batch_of_transformers_is_as_large_as_the_users_are_many() -> None:
+    """256 is the most slots of llama.cpp and no bound of transformers."""
+    for users, most, held in ((300, None, 300), (300, 200, 200), (None, 64, 64), (None, None, 1)):
+        command = made("Qwen/Qwen3-0.6B", h100(engine="transformers", context=256, max_num_seqs=most), users)
+        assert f"prompts = ['Why is the sky blue?'] * {held}\n" in command.files[0][1]
+    assert "--parallel 256" in made("Qwen/Qwen3-0.6B", h100(engine="llama.cpp", context=256), 300).text

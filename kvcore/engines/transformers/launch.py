@@ -79,4 +79,4 @@ def _generate(settings: TransformersSettings) -> str:
 
 def room_for(deployment: Deployment, requests: int) -> dict[str, int]:
     """The batch for so many requests: all of it is there from the start."""
-    return {"batch_size": min(requests, deployment.max_num_seqs or 256, 256)}
+    return {"batch_size": min(requests, deployment.max_num_seqs or requests)}
