@@ -63,12 +63,15 @@ def _drafted(draft: Draft) -> tuple[list[str], tuple[str, ...]]:
     """The file's own prediction layers, or a model that proposes."""
     if draft.own:
         return ["--spec-type", "draft-mtp"], (_HEAD_IN_FILE,)
-    if (given := gguf_file(draft.model)) is not None:
+    if (given := gguf_file(draft.model)) is not None and draft.weight_format is None:
         return ["--spec-type", "draft-simple", "--model-draft", given], ()
-    path = f"./{stem(draft.name)}.gguf"
-    return ["--spec-type", "draft-simple", "--model-draft", path], (
-        f"{path} stands for a GGUF file of the draft {stem(draft.name)}.",
-    )
+    name = stem(draft.name)
+    path, weights = f"./{name}.gguf", ""
+    if draft.weight_format is not None:
+        path, label = _named(name, draft.weight_format)
+        weights = f" with {label} weights"
+    note = f"{path} stands for a GGUF file of the draft {name}{weights}."
+    return ["--spec-type", "draft-simple", "--model-draft", path], (note,)
 
 
 def launch_ollama(model: Model, deployment: Deployment, settings: OllamaSettings) -> Command:
@@ -106,10 +109,14 @@ def _gguf(model: Model, deployment: Deployment) -> tuple[str, tuple[str, ...]]:
     if (given := gguf_file(model)) is not None and other_weights(model, deployment) is None:
         return given, notes
     wanted = deployment.weight_format or stored_format(model)
-    label = stem(weight_format(wanted).name if deployment.weight_format else wanted).upper()
-    name = stem(name)
-    path = f"./{name}.gguf" if name.upper().endswith(label) else f"./{name}-{label}.gguf"
+    path, label = _named(stem(name), weight_format(wanted).name if deployment.weight_format else wanted)
     return path, (*notes, f"{path} stands for a GGUF file of this model with {label} weights.")
+
+
+def _named(name: str, wanted: str) -> tuple[str, str]:
+    """(a file name for weights in a format, the format as it stands in such names)."""
+    label = stem(wanted).upper()
+    return (f"./{name}.gguf" if name.upper().endswith(label) else f"./{name}-{label}.gguf"), label
 
 
 def _pool_notes(deployment: Deployment, engine: str) -> tuple[str, ...]:

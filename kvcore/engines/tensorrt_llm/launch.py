@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvcore.engines.command import (
@@ -119,7 +118,7 @@ def _speculation(deployment: Deployment, draft: str | None) -> list[str]:
 
 def _draft(draft: Draft) -> tuple[str | None, tuple[str, ...]]:
     """(what it is told to load, notes); nothing for the model's own prediction layers."""
-    return (None, ()) if draft.own else draft_checkpoint(replace(draft, weight_format=None))
+    return (None, ()) if draft.own else draft_checkpoint(draft)
 
 
 def _weight_notes(model: Model, deployment: Deployment) -> tuple[str, ...]:
