@@ -17,9 +17,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kvcore.errors import HardwareError, UnitError
+from kvcore.paths import DATA
 from kvcore.units import GB, GIB, MIB, TIB, format_bytes, parse_bytes
 
-DATA = Path(__file__).resolve().parent.parent / "data"
 TERA = 10**12
 FORMATS = ("bf16", "fp16", "fp8", "int8", "fp4")
 _RATE_COLUMNS = {name: f"{name}_dense_{'tops' if name == 'int8' else 'tflops'}" for name in FORMATS}

@@ -1,7 +1,7 @@
 """The ladder: one model as it ships beside the same model built or stored differently, each with its bytes.
 
-A design is `VARIANT`, `VARIANT@FORMAT`, `shipped` or `shipped@FORMAT`: a counterfactual of kvcore.variants and a cache
-format of kvcore.formats. Without a format it is stored in the format that is asked for as a whole.
+A design is `VARIANT`, `VARIANT@FORMAT`, `shipped` or `shipped@FORMAT`: a counterfactual (variants.py) and a cache
+format (formats.py). Without a format it is stored in the format that is asked for as a whole.
 """
 
 from __future__ import annotations

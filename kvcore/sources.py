@@ -1,7 +1,7 @@
 """Where a model comes from: the catalogue, a file, a folder, pasted text, an upload, or the Hugging Face Hub.
 
-The only module that reads a user's files, and the only caller of kvcore.hub, which alone touches the network. It reads
-configurations, indexes, and the headers of safetensors and GGUF files: never a tensor, a pickle or code. Only
+The only module that reads a user's files, and the only caller of the Hub's module, which alone touches the network. It
+reads configurations, indexes, and the headers of safetensors and GGUF files: never a tensor, a pickle or code. Only
 `from_hub`, or `load` with `hub=True`, makes requests.
 """
 
