@@ -14,9 +14,8 @@ from math import hypot
 from statistics import median
 from typing import Any
 
-from kvcore import catalogue
 from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
-from kvcore.hardware import Accelerator, accelerator
+from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.paths import DATA
 from kvcore.plan.deployment import Deployment
@@ -26,6 +25,7 @@ from kvcore.plan.overhead_rule import SPREAD, Fit, ends_gib, parts_gib
 from kvcore.plan.overhead_shape import profile, shape
 from kvcore.plan.overhead_tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower
 from kvcore.plan.rank_weights import rank_weights
+from kvcore.sources import catalogue
 from kvcore.units import GIB
 
 SOURCE = DATA / "field" / "memory.jsonl"

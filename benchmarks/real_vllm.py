@@ -27,12 +27,12 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from kvcore import catalogue
 from kvcore.engines.base import Common
-from kvcore.engines.logs import Decimals, LogReading, explain, read_log
 from kvcore.engines.vllm import VLLM
 from kvcore.errors import EngineError
+from kvcore.logs import Decimals, LogReading, explain, read_log
 from kvcore.model import Model, model_from_config
+from kvcore.sources import catalogue
 from kvcore.units import MIB
 
 VLLM_VERSION = "0.32.0"

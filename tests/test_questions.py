@@ -11,21 +11,21 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 import pytest
 
-from kvcore import catalogue
-from kvcore.cli import main
-from kvcore.cli_plan_form import plan_as_dict
-from kvcore.hardware import accelerator
+from kvcore.cli.main import main
+from kvcore.cli.plan import plan_as_dict
+from kvcore.evidence.questions import Figure, Question, links, questions
+from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model
 from kvcore.plan.answers import least_utilization
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import grid
-from kvcore.plan.options import ConcurrencyOptions
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.traffic import Traffic, expected
-from kvcore.questions import Figure, Question, links, questions
-from kvcore.scenario import Scenario
-from kvcore.variant_options import VariantOptions
-from pages.ui.plan_answers import case
+from kvcore.scenario.concurrency import ConcurrencyOptions
+from kvcore.scenario.scenario import Scenario
+from kvcore.scenario.variants import VariantOptions
+from kvcore.sources import catalogue
+from pages.ui.concurrency.case import case
 from tests.commands import answer
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from kvcore.errors import EngineError
-from kvcore.hardware import Accelerator
+from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
 from kvcore.size import Term
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from kvcore.errors import EngineError
 from kvcore.formats import kv_format
-from kvcore.hub import CONFIG
 from kvcore.model.model import Files, Model
+from kvcore.model.weight_formats import weight_format
 from kvcore.plan.machines import not_followed
-from kvcore.weight_formats import weight_format
+from kvcore.sources.hub import CONFIG
 
 if TYPE_CHECKING:
     from kvcore.plan.deployment import Deployment

@@ -13,7 +13,7 @@ from kvcore.engines.base import Capacity, Common, Engine, Layout
 from kvcore.engines.command import Command, refuse_launch
 from kvcore.engines.registry import NAMES, engine
 from kvcore.errors import KVCoreError
-from kvcore.hardware import Accelerator, accelerator
+from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 

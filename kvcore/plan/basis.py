@@ -10,6 +10,7 @@ from functools import lru_cache
 from kvcore.errors import EngineError, KVCoreError, PlanError, UnitError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
+from kvcore.model.weight_formats import weight_format
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.fill import Fill, Filler, filler
@@ -19,7 +20,6 @@ from kvcore.plan.pools import Pool, check_known, loaded_weights, usable_share
 from kvcore.plan.shards import check
 from kvcore.plan.speculation import refused as not_speculated
 from kvcore.units import MAX_BATCH, MAX_TOKENS
-from kvcore.weight_formats import weight_format
 
 NONE = Ends(low=0, best=0, high=0)
 # A guess is mostly off by less than a block; beyond that, steps grow fast.

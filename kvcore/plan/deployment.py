@@ -8,7 +8,7 @@ from typing import Any
 from kvcore.engines.base import Common
 from kvcore.engines.registry import engine
 from kvcore.errors import UnitError
-from kvcore.hardware import Accelerator
+from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
 from kvcore.plan.draft import Draft
 from kvcore.plan.prediction_head import prediction_head

@@ -16,7 +16,7 @@ from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
 from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
 from kvcore.engines.vllm.budget import DEFAULT_UTILIZATION, OLD_UTILIZATION
 from kvcore.errors import PlanError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from kvcore.model.layer_kinds import dense_layers, sparse_layers
 from kvcore.model.memories import Attention, Indexer, Latent, Memory, NoMemory
 from kvcore.model.model import Model, WeightPart
 from kvcore.model.prediction import JOINT, JOINT_BY_COLUMNS
+from kvcore.model.weights import dense_layers, sparse_layers
 from kvcore.plan.rank_parts import Piece, Ways, pieces
 
 _WHOLE = Ways(attention=1, dense=1, shared=1, head=1, experts=1, experts_whole=False)

@@ -14,10 +14,10 @@ from functools import lru_cache
 from math import ceil
 from typing import Literal
 
-from kvcore.model.layer_kinds import dense_layers, sparse_layers
 from kvcore.model.memories import Attention, CrossAttention, Latent, SharedCache, State
 from kvcore.model.model import Model, WeightPart
 from kvcore.model.prediction import JOINT_BY_COLUMNS
+from kvcore.model.weights import dense_layers, sparse_layers
 
 Place = Literal["layers", "first", "last"]
 COPIES = "latent up-projections, once more in 16 bits"

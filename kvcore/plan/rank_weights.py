@@ -20,10 +20,10 @@ from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.model.prediction import JOINT, JOINT_BY_COLUMNS
 from kvcore.model.stored_bits import UP_PROJECTION
+from kvcore.model.weight_formats import WeightFormat, chosen_weight_format, stored_weight_format, weights_bytes
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.prediction_head import prediction_head
 from kvcore.plan.rank_parts import COPIES, Piece, Ways, is_tied, pieces
-from kvcore.weight_formats import WeightFormat, chosen_weight_format, stored_weight_format, weights_bytes
 
 # Engines that put whole layers on each GPU; every further GPU is one more stage, however it is asked for.
 LAYER_SPLIT = ("llama.cpp", "ollama", "transformers")

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import UnitError
-from kvcore.hardware import Accelerator, accelerators
+from kvcore.hardware.gpus import Accelerator, accelerators
+from kvcore.hardware.prices import Hourly, hourly
 from kvcore.model.model import Model
 from kvcore.plan.basis import Basis
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.gpu_counts import gpu_counts
-from kvcore.plan.hourly import Hourly, hourly
 from kvcore.plan.machines import runs_on
 from kvcore.plan.shard_words import split_name
 from kvcore.plan.split_search import Search

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from kvcore.engines.base import Engine
 from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import UnitError
-from kvcore.hardware import Accelerator, accelerator
+from kvcore.hardware.gpus import Accelerator, accelerator
+from kvcore.hardware.systems import host_gpus
 from kvcore.model.memories import Indexer
 from kvcore.model.model import Model
 from kvcore.plan import speculation
 from kvcore.plan.deployment import MAX_GPUS, Deployment
 from kvcore.plan.rank_weights import expert_ranks, stages
 from kvcore.plan.shard_rules import MATRIX_SPLIT, is_latent, kv_heads, refusals
-from kvcore.systems import host_gpus
 
 # The rules of a split do not depend on the GPU; one is needed to ask.
 _ANY_GPU = "h100-sxm"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from kvcore.errors import KVCoreError
-from kvcore.hardware import Accelerator, accelerator
+from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.memories import Attention, Latent
 from kvcore.model.model import Model
 from kvcore.plan.basis import Basis, basis

@@ -14,7 +14,7 @@ from typing import Any
 
 from kvcore.engines.registry import NAMES
 from kvcore.errors import KVCoreError
-from kvcore.hardware import accelerators
+from kvcore.hardware.gpus import accelerators
 from kvcore.model.model import Model
 from kvcore.plan.answers import SPLITS_TRIED, most_users
 from kvcore.plan.basis import basis

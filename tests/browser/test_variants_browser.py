@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
-from pages.ui.variant_lessons import LESSONS
+from pages.ui.variants.lessons import LESSONS
 
 from .conftest import Open, numbers, settle
 

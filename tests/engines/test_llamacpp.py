@@ -23,7 +23,7 @@ from kvcore.errors import EngineError
 from kvcore.formats import kv_format
 from kvcore.model import Model, model_from_config
 from kvcore.model.families import FAMILIES
-from kvcore.model.gguf_rules import ARCHITECTURES
+from kvcore.model.gguf_layers import ARCHITECTURES
 from kvcore.paths import DATA
 from kvcore.units import GIB, MIB
 from tests.models import catalogue_rows, llama, model

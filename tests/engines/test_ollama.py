@@ -10,7 +10,7 @@ from kvcore.engines.base import Common
 from kvcore.engines.llamacpp import LLAMACPP
 from kvcore.engines.ollama import OLLAMA, OllamaSettings, default_batch, default_context
 from kvcore.errors import EngineError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.units import GIB
 from tests.models import model

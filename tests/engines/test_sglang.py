@@ -15,7 +15,7 @@ from kvcore.engines.sglang import SGLANG, SglangSettings
 from kvcore.engines.sglang.cells import page_size, split_stages
 from kvcore.engines.sglang.memory import budget, mem_fraction_static, reserved_mib
 from kvcore.errors import EngineError, UnitError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model, model_from_config
 from kvcore.model.memories import Attention, Latent, Memory, State, StatePart
 from kvcore.units import GIB, MIB

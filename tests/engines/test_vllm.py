@@ -15,10 +15,10 @@ from kvcore.engines.vllm import VLLM, VllmSettings
 from kvcore.engines.vllm.budget import pool
 from kvcore.engines.vllm.settings import release
 from kvcore.errors import EngineError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model import model_from_config
 from kvcore.paths import DATA
-from kvcore.variants import variant
+from kvcore.variants.variants import variant
 from tests.models import llama, model
 
 RECORDS = [json.loads(line) for line in (DATA / "engines" / "vllm.jsonl").read_text("utf-8").splitlines()]

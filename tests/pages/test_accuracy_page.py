@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.engines.logs.recorded import recordings
-from kvcore.recorded import PUBLISHED, RUN, cases
-from pages.ui import accuracy_chart, accuracy_words, tables, theme
-from pages.ui.accuracy_log import EXAMPLE, EXAMPLE_MODEL
-from pages.ui.accuracy_parts import frame
+from kvcore.evidence.cases import PUBLISHED, RUN, cases
+from kvcore.evidence.runs import recordings
+from pages.ui import theme
+from pages.ui.accuracy import chart as accuracy_chart
+from pages.ui.accuracy import words
+from pages.ui.accuracy.log import EXAMPLE, EXAMPLE_MODEL
+from pages.ui.accuracy.sections import frame
+from pages.ui.size import sections
 
 APP = str(Path(__file__).parents[2] / "app.py")
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
@@ -108,7 +111,7 @@ def test_what_is_not_counted_can_be_seen_and_changes_no_share() -> None:
 
 
 def test_the_table_has_every_case_and_its_source() -> None:
-    rows = list(csv.DictReader(io.StringIO(tables.csv(frame(list(cases()))).decode())))
+    rows = list(csv.DictReader(io.StringIO(sections.csv(frame(list(cases()))).decode())))
     assert len(rows) == len(cases())
     assert all(row["source"] for row in rows)
     (one,) = (row for row in rows if row["link"].endswith("vllm/issues/13061"))
@@ -210,10 +213,10 @@ def test_the_chart_draws_every_case_with_both_figures(colours: theme.Palette) ->
     figure, _ = drawn
     marks = sum(len(trace.x) for trace in figure.data if trace.mode == "markers")
     assert marks == sum(bool(row.reported and row.predicted) for row in rows)
-    assert all(row.engine in accuracy_words.ENGINES or accuracy_chart.base(row.engine) in accuracy_chart._LOOKS
+    assert all(row.engine in words.ENGINES or accuracy_chart.base(row.engine) in accuracy_chart._LOOKS
                for row in rows)  # fmt: skip
 
 
 def test_differences_in_words() -> None:
-    shown = [accuracy_words.percent(share) for share in (0, 0.1641, -0.002, 0.00002)]
+    shown = [words.percent(share) for share in (0, 0.1641, -0.002, 0.00002)]
     assert shown == ["0%", "+16.4%", "−0.20%", "+0.0020%"]

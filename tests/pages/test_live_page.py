@@ -14,7 +14,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.live import runs
-from kvcore.live.link import PROMPT
+from kvcore.scenario.live import PROMPT
 from pages.ui import (
     live_charts,
     live_compare,

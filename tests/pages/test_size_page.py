@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore import catalogue
 from kvcore.engines.registry import NAMES
 from kvcore.engines.reserve import reserve
-from kvcore.hardware import accelerator
-from kvcore.scenario import DEFAULT_MODEL, Scenario, encode_config
+from kvcore.hardware.gpus import accelerator
+from kvcore.scenario.scenario import DEFAULT_MODEL, Scenario, encode_config
 from kvcore.size import size
+from kvcore.sources import catalogue
 from kvcore.units import GIB, format_bytes
-from pages.ui import trio_words as text
+from pages.ui.size import words as text
 from tests.pages.rendered import rendered
 
 APP = str(Path(__file__).parents[2] / "app.py")

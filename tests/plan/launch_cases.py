@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from kvcore import catalogue
 from kvcore.engines.base import Option
 from kvcore.engines.command import Command, model_reference
 from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import KVCoreError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.draft import OWN_HEAD, Draft
 from kvcore.plan.launch import launch
+from kvcore.sources import catalogue
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"

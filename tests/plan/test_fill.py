@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from kvcore.catalogue import entries, load
 from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, KVCoreError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import Filler, filler
 from kvcore.plan.fill.settings import engine_settings
+from kvcore.sources.catalogue import entries, load
 from kvcore.units import GIB, KIB
 
 MODELS = [entry.model_id for entry in entries()][::4]

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from benchmarks import llamacpp_parser
-from kvcore import catalogue
 from kvcore.engines.command import PLACEHOLDER, Command
 from kvcore.engines.registry import NAMES
 from kvcore.errors import EngineError, KVCoreError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.draft import OWN_HEAD, Draft
 from kvcore.plan.launch import launch
+from kvcore.sources import catalogue
 from tests.plan import engine_parsers, transformers_script
 from tests.plan.bash import assert_seen_as_words
 from tests.plan.engine_parsers import parsed

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kvcore.errors import EngineError, UnitError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.offload import host_memory_text, offload
 from kvcore.units import GIB

@@ -9,23 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.errors import UnitError
-from kvcore.hardware import accelerator
-from kvcore.live.link import READERS as LIVE
+from kvcore.hardware.gpus import accelerator
+from kvcore.model.weight_formats import WEIGHT_FORMATS
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.draft import OWN_HEAD
-from kvcore.plan.options import (
-    READERS,
-    ConcurrencyOptions,
-    deployment,
-    keep,
-    kept,
-    read_draft,
-    taken,
-)
 from kvcore.plan.split import Split, read_split, split_of
-from kvcore.scenario import Scenario
+from kvcore.scenario.concurrency import READERS, ConcurrencyOptions, deployment, keep, kept, read_draft, taken
+from kvcore.scenario.live import READERS as LIVE
+from kvcore.scenario.scenario import Scenario
 from kvcore.units import GIB
-from kvcore.weight_formats import WEIGHT_FORMATS
 
 _small = st.integers(1, 8)
 _splits = st.builds(

@@ -23,8 +23,7 @@ from benchmarks.fit_overheads import (
     summary,
     validated,
 )
-from kvcore import catalogue
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.paths import DATA
 from kvcore.plan.deployment import Deployment
@@ -36,6 +35,7 @@ from kvcore.plan.overhead_shape import profile, shape
 from kvcore.plan.overhead_tower import QWEN_VL, Tower
 from kvcore.plan.overheads import Overheads, fitted, overheads, total_overheads
 from kvcore.plan.rank_weights import rank_weights
+from kvcore.sources import catalogue
 from kvcore.units import GIB
 
 LLAMA_8B, QWEN_06B = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-0.6B"

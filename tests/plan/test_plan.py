@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kvcore.catalogue import load
 from kvcore.errors import UnitError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.basis import basis
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import Plan, make_plan
+from kvcore.sources.catalogue import load
 from kvcore.units import GIB, KIB, MIB
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"

@@ -8,7 +8,7 @@ from math import erf, sqrt
 import pytest
 
 from kvcore.errors import PlanError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.presets import KINDS, preset, presets
 from kvcore.plan.traffic import Traffic

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from kvcore.errors import EngineError, UnitError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import make_plan
 from kvcore.plan.recommend import COUNTS, recommend

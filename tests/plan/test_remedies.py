@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.answers import longest_context
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import make_plan

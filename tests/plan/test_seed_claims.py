@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore.catalogue import load
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.answers import longest_context
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import make_plan
 from kvcore.size import resident_bytes
+from kvcore.sources.catalogue import load
 from kvcore.units import GB, GIB, KIB
-from kvcore.variants import variant
+from kvcore.variants.variants import variant
 
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from kvcore import catalogue
 from kvcore.errors import UnitError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model, model_from_config
 from kvcore.paths import DATA
 from kvcore.plan.basis import basis
@@ -23,6 +22,7 @@ from kvcore.plan.pools import loaded_weights, usable_share
 from kvcore.plan.rank_weights import rank_weights
 from kvcore.plan.shards import check
 from kvcore.plan.speculation import DRAFT_WEIGHTS, HEAD_WEIGHTS
+from kvcore.sources import catalogue
 from kvcore.units import GIB, MIB
 
 LLAMA_8B, LLAMA_1B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore import catalogue
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import make_plan
 from kvcore.plan.sweep import LEVERS, Point, sequences, sweep
 from kvcore.plan.traffic import Traffic
+from kvcore.sources import catalogue
 from kvcore.units import GIB
 
 LLAMA = catalogue.load("meta-llama/Llama-3.3-70B-Instruct")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvcore.errors import PlanError, UnitError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.traffic import Traffic, active_requests, expected
 from kvcore.units import GIB

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.plan.deployment import Deployment
 from kvcore.plan.hardware_changes import larger_gpus, replicas, splits

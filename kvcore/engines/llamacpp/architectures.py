@@ -3,7 +3,7 @@
 A model read from a GGUF file already has llama.cpp's memories. One read from a config.json has those of the
 checkpoint, and llama.cpp may drop a window, decompress a latent or widen a state.
 Sources: llama.cpp, conversion/*.py (which class becomes which architecture), src/llama-arch.cpp, and
-kvcore.model.gguf_rules for what each architecture does.
+kvcore.model.gguf_layers for what each architecture does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kvcore.engines.base import Common
 from kvcore.errors import EngineError
-from kvcore.model.gguf_rules import ARCHITECTURES, Architecture
+from kvcore.model.gguf_layers import ARCHITECTURES, Architecture
 from kvcore.model.memories import Attention, CrossAttention, Latent, Memory, State
 from kvcore.model.model import Model
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kvcore.engines.command import Command, gguf_file, model_reference, other_weights, stem, stored_format
 from kvcore.engines.llamacpp.settings import FIXED, MAX_SLOTS, OPTIONS, LlamaCppSettings
 from kvcore.model.model import Model
-from kvcore.weight_formats import weight_format
+from kvcore.model.weight_formats import weight_format
 
 if TYPE_CHECKING:
     from kvcore.engines.ollama import OllamaSettings
