@@ -6,14 +6,13 @@ import streamlit as st
 
 from kvcore.evidence.cases import cases
 from pages.ui import shell, theme, widgets
-from pages.ui.accuracy import log, words
-from pages.ui.accuracy import sections as parts
+from pages.ui.accuracy import log, sections, words
 
 chosen, scenario = shell.current()
 rows = cases()
 
 st.title(words.headline(rows), anchor=False)
 st.caption(words.explained())
-widgets.row(parts.big_numbers(rows))
-parts.records(chosen.model.model_type, chosen.name, theme.palette())
+widgets.row(sections.big_numbers(rows))
+sections.records(chosen.model.model_type, chosen.name, theme.palette())
 log.section(scenario)

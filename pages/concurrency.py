@@ -8,7 +8,6 @@ from pages.ui import shell, theme, widgets
 from pages.ui.concurrency import address, compare, controls, examples, people, sections, words
 from pages.ui.concurrency import case as plan_answers
 from pages.ui.concurrency import levers as plan_levers
-from pages.ui.concurrency import sections as parts
 from pages.ui.text import plain
 
 chosen, scenario = shell.current()
@@ -17,13 +16,13 @@ case = plan_answers.case(model, scenario, address.options(scenario))
 
 st.title(words.title(plain(chosen.name), case.plan, case.users), anchor=widgets.ANSWER)
 widgets.tell(words.answer(case.plan, case.users))
-st.caption(words.scenario_line(case.plan, parts.rent(case)))
-parts.refusal(case)
-widgets.row(parts.big_numbers(case))
+st.caption(words.scenario_line(case.plan, sections.rent(case)))
+sections.refusal(case)
+widgets.row(sections.big_numbers(case))
 controls.place(model, case)
 mend = st.container(key="mend_section", gap="xsmall")
 with st.container(key="memory_section", gap="xsmall"):
-    parts.memory(case, colours)
+    sections.memory(case, colours)
 with st.container(key="cells_section", gap="xsmall"):
     sections.cells(model, case, colours)
 levers = st.container(key="levers_section", gap="xsmall")
@@ -36,7 +35,7 @@ with st.container(key="people_section", gap="xsmall"):
     people.people(model, case)
 with st.container(key="waiting_section", gap="xsmall"):
     people.waiting(model, case)
-parts.how(case)
+sections.how(case)
 examples.section()
 # What takes longest to work out is drawn last, into its place: dozens of plans, one a change.
 with mend:

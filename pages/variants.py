@@ -6,14 +6,13 @@ import streamlit as st
 
 from pages.ui import shell, state, theme, widgets
 from pages.ui.text import plain
-from pages.ui.variants import controls, facts, lessons, lower, words
-from pages.ui.variants import sections as parts
+from pages.ui.variants import controls, facts, lessons, lower, sections, words
 
 chosen, scenario = shell.current()
 options = state.variant_options()
 colours = theme.palette()
 place = facts.server(chosen, scenario, options)
-shown, rung = parts.rungs(chosen, scenario, options)
+shown, rung = sections.rungs(chosen, scenario, options)
 found = facts.facts(shown, scenario, place)
 mine = found[rung.design]
 lesson = lessons.shown(scenario, options)
@@ -24,18 +23,18 @@ st.caption(words.scenario_line(shown, scenario, rung))
 lesson_notice = widgets.place("lesson")
 if lesson is not None:
     lesson_notice.info(f"**{lessons.title(lesson)}.** {lessons.sentence(lesson)}", icon=":material/school:")
-widgets.row(parts.big_numbers(mine, shown, scenario, place))
-parts.sections()
+widgets.row(sections.big_numbers(mine, shown, scenario, place))
+sections.sections()
 controls.pick(shown, rung)
 with st.container(key="ladder", gap="xsmall"):
-    parts.ladder_and_diagram(shown, rung, scenario, colours)
+    sections.ladder_and_diagram(shown, rung, scenario, colours)
 with st.container(key="curves_section", gap="xsmall"):
-    parts.curves(shown, rung, scenario, place, colours)
+    sections.curves(shown, rung, scenario, place, colours)
 
 st.subheader("Gains", anchor="gains")
 controls.server()
-parts.gains(found, shown, rung, scenario, place)
-lower.download(lambda: parts.gain_rows(found, scenario), "kv-cache-variants", "gains")
+sections.gains(found, shown, rung, scenario, place)
+lower.download(lambda: sections.gain_rows(found, scenario), "kv-cache-variants", "gains")
 st.subheader(facts.title(mine, place), anchor="attention")
 facts.numbers(mine, scenario, place)
 lower.prices(found, shown, rung)
