@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from kvcore.cli.options import add_model_options, command_as_text, engine_values, read_memory, read_ranks, term_as_dict
-from kvcore.engines.registry import NAMES, engine
+from kvcore.engines.registry import DEFAULT, NAMES, engine
 from kvcore.errors import EngineError, PlanError, UnitError
 from kvcore.units import MAX_BATCH, format_bytes, parse_tokens
 
@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
     command.add_argument("--gpu", required=True, help="accelerator id, such as h100-sxm")
     command.add_argument("--gpus", help="how many in all; without --tp the first split that is valid is taken")
     command.add_argument("--context", required=True, help="tokens of the longest request: 8192, 8K, 1M")
-    command.add_argument("--engine", default="vllm", help=", ".join(NAMES))
+    command.add_argument("--engine", default=DEFAULT, help=", ".join(NAMES))
     command.add_argument("--engine-version", help="the version whose rules are meant")
     for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("dcp", "decode context"), ("dp", "data")):
         command.add_argument(f"--{name}", help=f"{what} parallel ranks")

@@ -104,13 +104,15 @@ class Common:
 class Engine(Protocol):
     """One serving engine. Its settings are a frozen dataclass of its own, made by `settings`.
 
-    `name` is the id in options, addresses and answers, `label` what its makers and the screens call it.
+    `name` is the id in options, addresses and answers, `label` what its makers and the screens call it. `step_memory`
+    says whether the tokens of a step, and the CUDA graphs of steps, leave less for the cache.
     """
 
     name: str
     label: str
     versions: str
     options: tuple[Option, ...]
+    step_memory: bool
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> Any:
         """Settings from what is common and from this engine's own options (by field; absent ones are defaults).

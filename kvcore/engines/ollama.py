@@ -74,6 +74,7 @@ class Ollama:
     label = "Ollama"
     versions = f"Ollama, snapshot {VERSION} (2026-08-21), with {LLAMACPP.versions}"
     options = OPTIONS
+    step_memory = False
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> OllamaSettings:
         """See Engine.settings; num_ctx is max_model_len unless given, else Ollama's default for the GPUs (an H100

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from kvcore.engines.registry import DEFAULT
 from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import Accelerator, accelerators
@@ -51,7 +52,7 @@ def recommend(
     *,
     context: int,
     users: int,
-    engine: str = "vllm",
+    engine: str = DEFAULT,
     base: Deployment | None = None,
     counts: Iterable[int] = COUNTS,
     gpus: Iterable[Accelerator] | None = None,

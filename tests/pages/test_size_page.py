@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import NAMES, labels
 from kvcore.engines.reserve import reserve
 from kvcore.hardware.gpus import accelerator
 from kvcore.scenario.scenario import DEFAULT_MODEL, Scenario, encode_config
 from kvcore.size import size
 from kvcore.sources import catalogue
 from kvcore.units import GIB, format_bytes
-from pages.ui.size import words as text
 from tests.pages.rendered import rendered
 
 APP = str(Path(__file__).parents[2] / "app.py")
@@ -234,7 +233,7 @@ def test_the_trio_is_what_kvcore_says(name: str, model_id: str) -> None:
         assert any(expected.refused[-30:] in rendered(caption.value) for caption in at.caption)
         return
     assert expected.capacity is not None
-    label = text.ENGINES[name]
+    label = labels()[name]
     assert shown[f"Reserved by {label}"] == format_bytes(expected.layout.bytes_per_request)
     reported = f"Reported by {label}" if expected.capacity.log_lines else f"Room in {label}"
     assert shown[reported] == f"{expected.capacity.kv_cache_size_tokens:,} tokens"

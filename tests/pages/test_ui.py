@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kvcore.engines.command import Command
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import NAMES, labels
 from kvcore.engines.reserve import Reservation, reserve
 from kvcore.hardware.gpus import accelerator, capacity_lines
 from kvcore.model import KINDS, Model
@@ -159,7 +159,8 @@ def reserved(model_id: str, name: str, *, tp: int = 1, budget: int = 40 * GIB) -
 
 
 def test_every_engine_has_a_name() -> None:
-    assert tuple(trio_words.ENGINES) == NAMES
+    assert tuple(labels()) == NAMES
+    assert list(labels().values()) == ["vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "Ollama", "transformers"]
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ class LlamaCpp:
     label = "llama.cpp"
     versions = "; ".join(VERSIONS.values())
     options = OPTIONS
+    step_memory = False
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> LlamaCppSettings:
         """See Engine.settings. Without --ctx-size it is the least with which a slot holds max_model_len, and without

@@ -28,6 +28,7 @@ class SGLang:
     label = "SGLang"
     versions = f"SGLang {VERSION}, applied to 0.4 and 0.5; log lines without a dtype before about 0.5.10"
     options = OPTIONS
+    step_memory = True
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> SglangSettings:
         """See Engine.settings; `max_model_len` defaults to the model's own limit."""

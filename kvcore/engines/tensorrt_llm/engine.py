@@ -28,6 +28,7 @@ class TensorRtLlm:
     label = "TensorRT-LLM"
     versions = f"TensorRT-LLM {VERSION} (public documentation and sources), pytorch backend; tensorrt backend from 0.8"
     options = OPTIONS
+    step_memory = True
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> TensorRtLlmSettings:
         """See Engine.settings; `max_model_len` defaults to the model's own limit."""

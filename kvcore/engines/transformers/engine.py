@@ -30,6 +30,7 @@ class Transformers:
     label = "transformers"
     versions = f"transformers {VERSION}; sizes of quantized caches from optimum-quanto 0.2.7 and hqq 0.2.8"
     options = OPTIONS
+    step_memory = False
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> TransformersSettings:
         """See Engine.settings; `max_model_len` defaults to the model's own limit."""

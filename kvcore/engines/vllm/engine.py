@@ -40,6 +40,7 @@ class Vllm:
     label = "vLLM"
     versions = f"vLLM {VERSION}; on CPU 0.32; windows, DeepSeek-V4's blocks and log lines as in the release asked for"
     options = OPTIONS
+    step_memory = True
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> VllmSettings:
         """See Engine.settings; `max_model_len` defaults to the model's own limit."""

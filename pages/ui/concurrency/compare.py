@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import streamlit as st
 
+from kvcore.engines.registry import labels
 from kvcore.errors import KVCoreError
 from kvcore.hardware.prices import hourly
 from kvcore.scenario.concurrency import keep, kept
@@ -19,7 +20,6 @@ from pages.ui.concurrency import address, words
 from pages.ui.concurrency import case as plan_answers
 from pages.ui.concurrency.case import Case
 from pages.ui.models import Chosen, Refusal
-from pages.ui.size.words import ENGINES
 from pages.ui.text import plain
 
 
@@ -142,7 +142,7 @@ def _side(chosen: Chosen, case: Case) -> dict[str, str | tuple[str, str]]:
     return {
         "model": chosen.name,
         "GPUs": (words.place_words(plan), words.split_words(deployment)),
-        "engine": (ENGINES[deployment.engine], f"share of the memory: {share}"),
+        "engine": (labels()[deployment.engine], f"share of the memory: {share}"),
         "tokens a step": _number(deployment.max_num_batched_tokens, own.batched),
         "most requests at once": _number(deployment.max_num_seqs, own.seqs),
         "weights": deployment.weight_format or plan.model.checkpoint_format or plan.model.model_dtype,

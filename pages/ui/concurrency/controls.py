@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import NAMES, labels
 from kvcore.hardware.systems import system, systems
 from kvcore.model import Model
 from kvcore.model.weight_formats import WEIGHT_FORMATS
@@ -18,7 +18,6 @@ from pages.ui import scenario, widgets
 from pages.ui.concurrency import address, words
 from pages.ui.concurrency import case as plan_answers
 from pages.ui.concurrency.case import Case
-from pages.ui.size.words import ENGINES
 from pages.ui.text import plain
 
 COUNTS = ("1", "2", "4", "8", "16", "32", "64", "72")
@@ -46,7 +45,7 @@ def place(model: Model, case: Case) -> None:
         second = st.columns([6.6, 2.2, 1.6], vertical_alignment="bottom")
         with second[0]:
             st.segmented_control(
-                "Engine", NAMES, key="engine", format_func=lambda name: ENGINES[name], required=True, width="stretch"
+                "Engine", NAMES, key="engine", format_func=lambda name: labels()[name], required=True, width="stretch"
             )
         with second[1]:
             st.text_input(

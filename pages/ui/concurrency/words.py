@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
+from kvcore.engines.registry import labels
 from kvcore.plan.ends import Ends
 from kvcore.plan.plan import Plan
 from kvcore.units import GIB, format_bytes, format_tokens
-from pages.ui.size.words import ENGINES, plural
+from pages.ui.size.words import plural
 from pages.ui.text import plain
 
 BINDS = {
@@ -154,7 +155,7 @@ def verdict(users: int, ends: Ends[int]) -> str:
 
 def title(name: str, plan: Plan, users: int) -> str:
     """The answer in one sentence, as markdown; so is `name`."""
-    place, engine = plain(place_words(plan)), ENGINES[plan.deployment.engine]
+    place, engine = plain(place_words(plan)), labels()[plan.deployment.engine]
     context, kind = plan.deployment.context, plan.binding.kind
     if plan.refused or plan.requests is None:
         return {
@@ -212,7 +213,7 @@ def scenario_line(plan: Plan, rent: str) -> str:
         f"{place_words(plan)} as {split_words(deployment)}" if deployment.gpus > 1 else place_words(plan),
         f"weights in {weights}",
         f"cache in {stored}",
-        f"{ENGINES[deployment.engine]}{version}",
+        f"{labels()[deployment.engine]}{version}",
         f"requests of up to {plural(deployment.context, 'token')}",
         *([rent] if rent else []),
     ]

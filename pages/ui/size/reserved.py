@@ -7,7 +7,7 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import NAMES, labels
 from kvcore.engines.reserve import Reservation, reserve
 from kvcore.formats import KVFormat
 from kvcore.hardware.gpus import accelerator
@@ -72,7 +72,7 @@ def _controls() -> None:
         engine, gpu, ranks, memory = st.columns([5.4, 2.9, 1.3, 1.9], vertical_alignment="bottom")
     with engine:
         st.segmented_control(
-            "Engine", NAMES, key="engine", format_func=lambda name: text.ENGINES[name], required=True, width="stretch"
+            "Engine", NAMES, key="engine", format_func=lambda name: labels()[name], required=True, width="stretch"
         )
     with gpu:
         widgets.pick(help_text="Engines take defaults from it, such as how many tokens may be in flight at once.")
@@ -90,7 +90,7 @@ def _controls() -> None:
 
 def _refusal(reserved: Reservation) -> Card:
     return Card(
-        label=f"Reserved by {text.ENGINES[reserved.engine]}",
+        label=f"Reserved by {labels()[reserved.engine]}",
         value="no figure",
         line=plain(text.refusal(reserved)),
         rule=reserved.versions,
@@ -110,7 +110,7 @@ def _aside(
     alone = reserved if scenario.tp == 1 else _reserve(chosen, scenario, result, 1)
     why = text.reasons(chosen.model, reserved, scenario.tp, alone)
     card = Card(
-        label=f"Reserved by {text.ENGINES[reserved.engine]}",
+        label=f"Reserved by {labels()[reserved.engine]}",
         value=format_bytes(layout.bytes_per_request),
         line=f"{rank} for a request of {layout.max_model_len:,} tokens, {limit}. {compared[:1].upper()}{compared[1:]}.",
         more=plain(" ".join(why[:2])),
@@ -120,7 +120,7 @@ def _aside(
 
 
 def _reported(scenario: Scenario, reserved: Reservation) -> Card:
-    name, capacity = text.ENGINES[reserved.engine], reserved.capacity
+    name, capacity = labels()[reserved.engine], reserved.capacity
     label = f"Reported by {name}"
     if capacity is None:
         return Card(label=label, value="no figure", line=plain(text.refusal(reserved)), rule=reserved.versions)
@@ -138,7 +138,7 @@ def _log(reserved: Reservation) -> None:
     lines = reserved.capacity.log_lines if reserved.capacity else ()
     if lines:
         with st.container(key="trio_log", gap="xsmall"):
-            st.caption(f"What {text.ENGINES[reserved.engine]} will log:")
+            st.caption(f"What {labels()[reserved.engine]} will log:")
             st.code("\n".join(lines), language=None, wrap_lines=True)
 
 
@@ -150,7 +150,7 @@ def _stored(reserved: Reservation, why: list[str]) -> None:
     layout = reserved.layout
     if layout is None:
         return
-    with st.expander(f"How {text.ENGINES[reserved.engine]} stores it"):
+    with st.expander(f"How {labels()[reserved.engine]} stores it"):
         stored, computed = st.columns([3, 2], gap="large")
         with stored:
             st.markdown("\n".join(f"- {plain(one)}" for one in [*why, *_always(reserved)]))

@@ -254,10 +254,6 @@ def origin(chosen: Chosen) -> str:
     return " · ".join(part for part in parts if part)
 
 
-ENGINES = {
-    "vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM", "llama.cpp": "llama.cpp", "ollama": "Ollama",
-    "transformers": "transformers",
-}  # fmt: skip
 # Notes that begin so say whose rules were followed, which the page says elsewhere.
 _RULES = "The rules of "
 # What an engine does with all layers of a kind and does not say in a note.
