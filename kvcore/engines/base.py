@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from kvcore.engines.log import LogRules
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
@@ -105,7 +106,8 @@ class Engine(Protocol):
     """One serving engine. Its settings are a frozen dataclass of its own, made by `settings`.
 
     `name` is the id in options, addresses and answers, `label` what its makers and the screens call it. `step_memory`
-    says whether the tokens of a step, and the CUDA graphs of steps, leave less for the cache.
+    says whether the tokens of a step, and the CUDA graphs of steps, leave less for the cache. `log` has the lines of
+    its start-up log, and what follows from them.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Engine(Protocol):
     versions: str
     options: tuple[Option, ...]
     step_memory: bool
+    log: LogRules
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> Any:
         """Settings from what is common and from this engine's own options (by field; absent ones are defaults).

@@ -15,6 +15,7 @@ from kvcore.engines.command import Command
 from kvcore.engines.llamacpp.architectures import architecture
 from kvcore.engines.llamacpp.engine import LLAMACPP
 from kvcore.engines.llamacpp.launch import launch_ollama, slots_for
+from kvcore.engines.llamacpp.log import OLLAMA_LOG
 from kvcore.engines.llamacpp.settings import CACHE_TYPES, MAX_SLOTS, LlamaCppSettings, make_settings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
@@ -75,6 +76,7 @@ class Ollama:
     versions = f"Ollama, snapshot {VERSION} (2026-08-21), with {LLAMACPP.versions}"
     options = OPTIONS
     step_memory = False
+    log = OLLAMA_LOG
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> OllamaSettings:
         """See Engine.settings; num_ctx is max_model_len unless given, else Ollama's default for the GPUs (an H100

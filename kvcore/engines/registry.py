@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from functools import cache
 from importlib import import_module
-from types import MappingProxyType
 
 from kvcore.engines.base import Engine
 from kvcore.errors import EngineError
@@ -36,7 +33,6 @@ def engine(name: str) -> Engine:
     return found
 
 
-@cache
-def labels() -> Mapping[str, str]:
+def labels() -> dict[str, str]:
     """The engines as their makers call them, by name and in the order of NAMES."""
-    return MappingProxyType({name: engine(name).label for name in NAMES})
+    return {name: engine(name).label for name in NAMES}

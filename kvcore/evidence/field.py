@@ -15,12 +15,12 @@ from functools import cache
 from typing import Any
 
 from kvcore.engines.base import Common
+from kvcore.engines.log import Amount, read_amount
 from kvcore.engines.registry import engine
 from kvcore.engines.vllm.engine import VLLM
 from kvcore.errors import EngineError, KVCoreError
 from kvcore.formats import KVFormat, kv_format
 from kvcore.logs.reading import read_log
-from kvcore.logs.values import Amount, read_amount
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.model.memories import Attention, Indexer, Latent
 from kvcore.paths import DATA

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from kvcore.engines.log import Amount, Decimals, LogReading
 from kvcore.errors import KVCoreError, LogError
 from kvcore.formats import kv_format
 from kvcore.logs.explain import Explanation, Figure, explain
-from kvcore.logs.reading import LogReading, read_log
-from kvcore.logs.values import Amount, Decimals
+from kvcore.logs.reading import logging_engines, read_log
 from kvcore.model.model import Model
 from kvcore.scenario.scenario import Scenario, encode_config
 from kvcore.units import MAX_TOKENS
@@ -35,8 +35,8 @@ def log_command(text: str, model_reference: str | None = None) -> dict[str, Any]
     readings = read_log(text)
     if not readings:
         raise LogError(
-            "log: no line of vLLM, SGLang, TensorRT-LLM, llama.cpp or Ollama is recognised; paste the start-up log "
-            "from the engine's first line to its KV cache size"
+            f"log: no line of {logging_engines()} is recognised; paste the start-up log from the engine's first line "
+            "to its KV cache size"
         )
     explanations = explain_all(readings, model_reference)
     answers = [_answer(one, model_reference) for one in explanations]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
-from kvcore.engines.vllm.settings import release
+from kvcore.engines.log import Amount, Decimals, LogReading
+from kvcore.engines.registry import engine
 from kvcore.errors import KVCoreError
-from kvcore.logs.predict import Prediction, is_old, predict, printed
-from kvcore.logs.reading import LogReading
-from kvcore.logs.values import Amount, Decimals
-from kvcore.model.memories import Attention, Indexer, Latent, State
+from kvcore.logs.predict import Prediction, predict, printed
 from kvcore.model.model import Model
 
 # The figures that a log states and an engine predicts, by the name of the fact.
@@ -66,7 +63,8 @@ def explain(reading: LogReading, model: Model | None, *, hint: str = "", guess: 
         return Explanation(reading=reading, model=model, figures=_alone(reading, str(problem)), refused=str(problem))
     figures = _compare(reading, prediction)
     changed = _changed(reading, model) if guess and not all(figure.agrees for figure in figures) else ""
-    words = reasons(reading, prediction)
+    terms = prediction.capacities[prediction.nearest].terms
+    words = tuple(prediction.engine.log.reasons(reading, model, prediction.layout, terms))
     told = tuple(_told(figure, words, changed) for figure in figures)
     figures = (*told, *_budget(reading))
     return Explanation(
@@ -80,13 +78,14 @@ def disagreements(reading: LogReading, prediction: Prediction) -> int:
 
 
 def _changed(reading: LogReading, model: Model) -> str:
-    def wrong(changes: dict[str, Any]) -> int | None:
+    """The first single setting with which no figure disagrees, in words; "" where there is none."""
+    for changes, words in engine(reading.engine).log.guesses(reading, model):
         try:
-            return disagreements(reading, predict(reading, model, changes))
+            if disagreements(reading, predict(reading, model, changes)) == 0:
+                return f"It would come out exactly with {words}."
         except KVCoreError:
-            return None
-
-    return agreeing_change(reading, model, wrong)
+            continue
+    return ""
 
 
 def _told(figure: Figure, words: tuple[str, ...], changed: str) -> Figure:
@@ -158,7 +157,7 @@ def _lead(
 
 
 def _caches(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
-    """llama.cpp's caches in their order: cells, and the size as it is printed."""
+    """The caches in their order: cells, and the size as it is printed."""
     ours = prediction.readings[prediction.nearest]
     predicted = ours.caches if ours else ()
     for index, cache in enumerate(reading.caches):
@@ -181,9 +180,9 @@ def _caches(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
 
 
 def _buffers(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
-    """Ollama's own lines give the cache of each device, and no cells: together they are all caches."""
+    """The cache of each device, where the log gives no cells: together they are all caches."""
     ours = prediction.readings[prediction.nearest]
-    if reading.engine != "ollama" or reading.caches or not reading.buffers or ours is None:
+    if not prediction.engine.log.caches_by_device or reading.caches or not reading.buffers or ours is None:
         return
     sizes = [size for _, size in reading.buffers]
     stated, predicted = sum(s.nearest_bytes for s in sizes), sum(cache.size.nearest_bytes for cache in ours.caches)
@@ -253,107 +252,3 @@ def _show(value: Fraction, name: str) -> str:
 
 def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-_BLOCK_SIZES = (16, 32, 64, 128, 256)
-
-
-def agreeing_change(reading: LogReading, model: Model, wrong: Callable[[dict[str, Any]], int | None]) -> str:
-    """The first single setting with which no figure disagrees, in words; else an empty text.
-
-    `wrong` counts the figures that disagree under a change, None where the engine refuses it.
-    """
-    for changes, words in _candidates(reading, model):
-        if wrong(changes) == 0:
-            return f"It would come out exactly with {words}."
-    return ""
-
-
-def _candidates(reading: LogReading, model: Model) -> list[tuple[dict[str, Any], str]]:
-    kept = [memory for memory, _ in model.kept]
-    states = any(isinstance(memory, State) for memory in kept)
-    windows = any(isinstance(memory, Attention) and memory.limit is not None for memory in kept)
-    now = reading.facts.get("kv_dtype")
-    tries: list[tuple[dict[str, Any], str]] = [
-        ({"kv_dtype": name}, f"a cache in {name}") for name in ("fp8", "bf16") if name != now
-    ]
-    if reading.engine != "vllm":
-        return tries
-    tries += [({"block_size": size}, f"blocks of {size} tokens") for size in _BLOCK_SIZES]
-    if states:
-        tries.append(({"enable_prefix_caching": False}, "prefix caching off"))
-    if windows:
-        tries.append(({"disable_hybrid_kv_cache_manager": True}, "the hybrid cache manager off"))
-        tries += [({"max_num_batched_tokens": size}, f"max_num_batched_tokens {size:,}") for size in
-                  (2048, 4096, 8192, 16_384, 32_768)]  # fmt: skip
-        tries.append(({"async_scheduling": "disabled"}, "asynchronous scheduling off"))
-    tries.append(({"mtp_layers": 1, "num_speculative_tokens": 1}, "one MTP layer that proposes one token"))
-    tries += [({"tensor_parallel_size": size}, f"tensor parallel {size}") for size in (2, 4, 8)]
-    return tries
-
-
-def reasons(reading: LogReading, prediction: Prediction) -> tuple[str, ...]:
-    """What holds for every figure of this reading, each a whole sentence."""
-    if reading.engine == "vllm":
-        return tuple(_vllm(reading, prediction))
-    if reading.engine == "sglang":
-        return tuple(_sglang(reading, prediction))
-    if reading.engine == "tensorrt-llm":
-        terms = prediction.capacities[prediction.nearest].terms
-        return tuple(f"{term.formula}." for term in terms[:3])
-    return tuple(f"{term.name}: {term.formula}." for term in prediction.layout.terms[: len(reading.caches)])
-
-
-def _vllm(reading: LogReading, prediction: Prediction) -> Iterator[str]:
-    layout = prediction.layout
-    groups = layout.groups
-    if layout.bytes_per_block and layout.block_size:
-        yield f"One block of the pool is {layout.bytes_per_block:,} B."
-    if len(groups) > 1:
-        needs = " + ".join(f"{group.blocks_per_request:,}" for group in groups)
-        total = layout.blocks_per_request
-        yield f"{len(groups)} groups of layers share it; a request needs {needs} = {total:,} blocks."
-        widest = max(group.layers for group in groups)
-        padding = sum(widest - group.layers for group in groups)
-        # A packed pool has pages of several sizes and no padding.
-        if padding and len({group.page_bytes for group in groups}) == 1:
-            yield f"Groups are padded to {widest} layers: {padding} padding layers hold nothing."
-    elif layout.blocks_per_request:
-        yield f"A request of {layout.max_model_len:,} tokens needs {layout.blocks_per_request:,} blocks."
-    if len(groups) > 1 and "kv_cache_size_tokens" in reading.facts:
-        yield _meaning(layout.engine_version, len(groups))
-    yield from _ranks(reading, prediction)
-    if (graph := reading.amount("graph_estimate")) and release(layout.engine_version) >= GRAPHS_DEDUCTED:
-        yield f"The estimated CUDA-graph pool of {graph.text} was taken off before the cache was sized."
-
-
-def _meaning(version: str, groups: int) -> str:
-    if is_old(version):
-        return f"vLLM {version} prints the tokens of one group's share: blocks // {groups} × the block size."
-    return f"vLLM {version} prints concurrency × max_model_len as tokens, so the number depends on the length."
-
-
-def _ranks(reading: LogReading, prediction: Prediction) -> Iterator[str]:
-    stated = {rank: facts["available_kv"] for rank, facts in reading.ranks.items() if "available_kv" in facts}
-    if len({amount.text for amount in stated.values()}) > 1:
-        rank = min(stated, key=lambda name: stated[name].nearest_bytes)
-        yield f"The ranks have different memory; the tightest, {rank} with {stated[rank].text}, decides for all."
-    tp = reading.whole("tensor_parallel_size") or 1
-    if tp == 1:
-        return
-    kept = [memory for memory, _ in prediction.model.kept]
-    if any(isinstance(memory, Latent | Indexer) for memory in kept):
-        yield f"The latent cache is copied to each of the {tp} tensor-parallel ranks, not divided."
-    heads = {memory.num_kv_heads for memory in kept if isinstance(memory, Attention)}
-    if heads and max(heads) < tp:
-        yield f"{max(heads)} KV heads on {tp} ranks: each rank keeps one head, so heads are copied."
-
-
-def _sglang(reading: LogReading, prediction: Prediction) -> Iterator[str]:
-    for group in prediction.layout.groups:
-        if group.block_size:
-            per_token = group.page_bytes // group.block_size
-            yield f"{group.layers} {group.kind} layers × {per_token:,} B a token and layer; SGLang's GB are GiB."
-    tokens = reading.whole("kv_cache_size_tokens")
-    if tokens:
-        yield f"Buffers hold one padding page beside the {tokens:,} tokens."

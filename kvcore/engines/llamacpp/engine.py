@@ -11,6 +11,7 @@ from kvcore.engines.command import Command
 from kvcore.engines.llamacpp.caches import Cache, make_caches
 from kvcore.engines.llamacpp.devices import HOST
 from kvcore.engines.llamacpp.launch import launch, room_for
+from kvcore.engines.llamacpp.log import LLAMACPP_LOG
 from kvcore.engines.llamacpp.settings import (
     CELL_PADDING,
     OPTIONS,
@@ -42,6 +43,7 @@ class LlamaCpp:
     versions = "; ".join(VERSIONS.values())
     options = OPTIONS
     step_memory = False
+    log = LLAMACPP_LOG
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> LlamaCppSettings:
         """See Engine.settings. Without --ctx-size it is the least with which a slot holds max_model_len, and without

@@ -11,6 +11,7 @@ from kvcore.engines.command import Command
 from kvcore.engines.sglang.cells import Stage, has_sliding_pool, latent_is_packed, page_size, resolve_dtype, stages
 from kvcore.engines.sglang.launch import launch
 from kvcore.engines.sglang.lines import log_lines
+from kvcore.engines.sglang.log import SGLANG_LOG
 from kvcore.engines.sglang.pools import Need, Sizes, pool_sizes, request_need, window_too_wide
 from kvcore.engines.sglang.settings import OPTIONS, VERSION, SglangSettings, make_settings
 from kvcore.model.memories import Attention, Indexer, State
@@ -29,6 +30,7 @@ class SGLang:
     versions = f"SGLang {VERSION}, applied to 0.4 and 0.5; log lines without a dtype before about 0.5.10"
     options = OPTIONS
     step_memory = True
+    log = SGLANG_LOG
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> SglangSettings:
         """See Engine.settings; `max_model_len` defaults to the model's own limit."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kvcore.engines.base import Capacity, Common, Group, Layout
 from kvcore.engines.command import Command
 from kvcore.engines.tensorrt_llm.launch import CONFIG, cache_config, launch
+from kvcore.engines.tensorrt_llm.log import TENSORRT_LLM_LOG
 from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, resolve_dtype, stage_pools
 from kvcore.engines.tensorrt_llm.settings import OPTIONS, VERSION, TensorRtLlmSettings, make_settings
 from kvcore.errors import EngineError
@@ -29,6 +30,7 @@ class TensorRtLlm:
     versions = f"TensorRT-LLM {VERSION} (public documentation and sources), pytorch backend; tensorrt backend from 0.8"
     options = OPTIONS
     step_memory = True
+    log = TENSORRT_LLM_LOG
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> TensorRtLlmSettings:
         """See Engine.settings; `max_model_len` defaults to the model's own limit."""

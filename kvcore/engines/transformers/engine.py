@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kvcore.engines.base import Capacity, Common, Group, Layout
 from kvcore.engines.command import Command
+from kvcore.engines.log import NO_LOG
 from kvcore.engines.transformers.launch import launch, room_for
 from kvcore.engines.transformers.layers import OWN_CODE, Held, held_layers, layer_bytes, request_bytes
 from kvcore.engines.transformers.settings import OPTIONS, VERSION, TransformersSettings, make_settings
@@ -31,6 +32,7 @@ class Transformers:
     versions = f"transformers {VERSION}; sizes of quantized caches from optimum-quanto 0.2.7 and hqq 0.2.8"
     options = OPTIONS
     step_memory = False
+    log = NO_LOG
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> TransformersSettings:
         """See Engine.settings; `max_model_len` defaults to the model's own limit."""

@@ -12,6 +12,7 @@ from kvcore.engines.command import Command
 from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
 from kvcore.engines.vllm.launch import launch
+from kvcore.engines.vllm.log import VLLM_LOG
 from kvcore.engines.vllm.packed import counted_blocks, is_packed, is_slotted, packed_groups, slotted_bytes
 from kvcore.engines.vllm.settings import (
     ALL_GROUPS_LOGGED,
@@ -41,6 +42,7 @@ class Vllm:
     versions = f"vLLM {VERSION}; on CPU 0.32; windows, DeepSeek-V4's blocks and log lines as in the release asked for"
     options = OPTIONS
     step_memory = True
+    log = VLLM_LOG
 
     def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> VllmSettings:
         """See Engine.settings; `max_model_len` defaults to the model's own limit."""
