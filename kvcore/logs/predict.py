@@ -49,11 +49,28 @@ def predict(reading: LogReading, model: Model, changes: Mapping[str, Any] | None
     layout = chosen.layout(model, settings)
     sizes, memory = chosen.log.memories(reading, layout)
     capacities = tuple(chosen.capacity(model, settings, size) for size in sizes)
-    readings = tuple(next(iter(read_log("\n".join(capacity.log_lines))), None) for capacity in capacities)
+    readings = tuple(map(read_back, capacities))
     return Prediction(
         engine=chosen, model=model, settings=settings, layout=layout, capacities=capacities, readings=readings,
         memory=memory, notes=notes,
     )  # fmt: skip
+
+
+def read_back(capacity: Capacity) -> LogReading | None:
+    """What the lines say that the engine would print; None where it prints none."""
+    return next(iter(read_log("\n".join(capacity.log_lines))), None)
+
+
+def longest_request(chosen: Engine, model: Model, settings: Any, kv_bytes: int) -> int:
+    """The longest request that the engine names where it refuses this memory, 0 where it names none.
+
+    The one that it was asked for where it does not refuse.
+    """
+    capacity = chosen.capacity(model, settings, kv_bytes)
+    if capacity.max_concurrency >= 1:
+        return chosen.layout(model, settings).max_model_len
+    said = read_back(capacity)
+    return (said.whole("estimated_max_model_len") if said else None) or 0
 
 
 def _settings(chosen: Engine, model: Model, reading: LogReading, version: str | None) -> Any:

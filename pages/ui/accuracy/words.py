@@ -6,16 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from kvcore.evidence.cases import EVIDENCE, PLANNED, PUBLISHED, RUN, Case
-from kvcore.evidence.field import FORK
+from kvcore.engines.registry import engine as engine_of
+from kvcore.evidence import field
+from kvcore.evidence.cases import EVIDENCE, PLANNED, PUBLISHED, RUN, Case, recorded_engines
 from kvcore.logs import Explanation, Figure, LogReading
 from kvcore.units import GIB, MIB, format_bytes
 
-ENGINES = {
-    "vllm": "vLLM", "vllm-ascend": "vLLM Ascend", "vllm-tpu": "vLLM TPU", "vllm-xpu": "vLLM XPU", "sglang": "SGLang",
-    "tensorrt-llm": "TensorRT-LLM", "ollama": "Ollama",
-}  # fmt: skip
-PLACES = {PUBLISHED: "Published logs", RUN: "Really run on a CPU", PLANNED: "Planned by vLLM’s code"}
 FIGURES = {
     "kv_cache_size_tokens": "Token capacity",
     "max_concurrency": "Requests at once",
@@ -37,7 +33,19 @@ _SENTENCE = re.compile(r"(?<=\.) (?=[A-Z0-9v])")
 
 def engine(name: str) -> str:
     """An engine as its makers write it."""
-    return ENGINES.get(name, name.replace("vllm fork", "vLLM fork"))
+    return field.family(name).label
+
+
+def place(evidence: str) -> str:
+    """A kind of evidence, as a label."""
+    planned = together(recorded_engines(PLANNED))
+    return {PUBLISHED: "Published logs", RUN: "Really run on a CPU", PLANNED: f"Planned by {planned}’s code"}[evidence]
+
+
+def together(names: Iterable[str]) -> str:
+    """Engines in a sentence: `A`, `A and B`, `A, B and C`."""
+    *others, last = map(engine, names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def family(name: str) -> str:
@@ -79,7 +87,7 @@ def is_bytes(unit: str) -> bool:
 
 def counted(rows: Iterable[Case], evidence: str, *, fork: bool = False) -> list[Case]:
     """The rows of one kind of evidence that belong to its denominator."""
-    return [row for row in rows if row.counted and row.evidence == evidence and (row.engine == FORK) == fork]
+    return [row for row in rows if row.counted and row.evidence == evidence and row.apart == fork]
 
 
 def headline(rows: Iterable[Case]) -> str:
@@ -89,17 +97,20 @@ def headline(rows: Iterable[Case]) -> str:
     return f"**{met} of {len(found)}** published start-up logs show what we predict, within 0.5%"
 
 
-def explained() -> str:
+def explained(rows: Iterable[Case]) -> str:
     """What is compared, and what within means."""
+    found = dict.fromkeys(row.engine for row in counted(rows, PUBLISHED))
+    sizes = [name for name in found if engine_of(field.family(name).of).log.states == "caches"]
+    otherwise = f", or, for {together(sizes)}, how large the cache is" if sizes else ""
     return (
-        "Logs that state their model. From the memory that a log gives we predict how many tokens its cache holds, or, "
-        "for llama.cpp, how large the cache is. A log prints memory to two digits, so several sizes print alike: a "
-        "figure that one of them gives exactly counts as exact."
+        "Logs that state their model. From the memory that a log gives we predict how many tokens its cache holds"
+        f"{otherwise}. A log prints memory to two digits, so several sizes print alike: a figure that one of them "
+        "gives exactly counts as exact."
     )
 
 
 def records_sentence(rows: list[Case]) -> str:
-    """What the chart shows, of the rows that are counted; ik_llama.cpp is never added to the others."""
+    """What the chart shows, of the rows that are counted; what is apart is never added to the others."""
     found = [row for row in rows if row.counted and not row.apart]
     apart = [row for row in rows if row.counted and row.apart]
     if not found and not apart:
@@ -112,7 +123,8 @@ def records_sentence(rows: list[Case]) -> str:
                      if exact == len(found) else some)  # fmt: skip
     if apart:
         exact = sum(row.within(0) for row in apart)
-        parts.append(f"{exact} of {len(apart)} of ik_llama.cpp, which counts apart")
+        forks = list(dict.fromkeys(row.engine for row in apart))
+        parts.append(f"{exact} of {len(apart)} of {together(forks)}, which {'count' if forks[1:] else 'counts'} apart")
     return "; ".join(parts)
 
 
