@@ -24,13 +24,17 @@ _INT64_SAFE = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """A named step of a result: its formula with the numbers filled in, its value and unit, how it is known."""
+    """A named step of a result: its formula with the numbers filled in, its value and unit, how it is known.
+
+    `name` is for people; a step that code looks for has an `id`.
+    """
 
     name: str
     formula: str
     value: int | float
     unit: str
     knowledge: Literal["exact", "upper_bound", "estimated", "measured"] = "exact"
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +196,7 @@ def _terms(model: Model, tokens: int, kv: KVFormat, batch: int, source_tokens: i
     together = " + ".join(f"{term.value:,}" for term in terms) or "0"
     terms.append(
         Term(
+            id="request",
             name="one request",
             formula=f"{together} = {request:,} B",
             value=request,
@@ -201,6 +206,7 @@ def _terms(model: Model, tokens: int, kv: KVFormat, batch: int, source_tokens: i
     )
     terms.append(
         Term(
+            id="batch",
             name="whole batch",
             formula=f"{batch:,} × {request:,} = {batch * request:,} B",
             value=batch * request,

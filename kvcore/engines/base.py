@@ -36,12 +36,26 @@ class Group:
     blocks_per_request: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence about a layout. `kind` is `rules` where it says whose rules were followed.
+
+    `with_draft` stands in its place where the cache of a draft is counted beside the model's: "" for nothing, None
+    for the same sentence.
+    """
+
+    text: str
+    kind: Literal["", "rules"] = ""
+    with_draft: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """How one request of `max_model_len` tokens is stored on the fullest rank, in bytes of that rank.
 
     `bytes_per_block` is one block of the pool that all groups draw from; None, like the other block figures, where
-    the engine has no blocks. `fixed_bytes` are set aside once, whatever the number of requests.
+    the engine has no blocks. `fixed_bytes` are set aside once, whatever the number of requests. `remarks` are for
+    people; `habits` say what the engine does with all layers of a kind that the model has.
     """
 
     engine: str
@@ -56,19 +70,28 @@ class Layout:
     fixed_bytes: int = 0
     groups: tuple[Group, ...] = ()
     terms: tuple[Term, ...] = ()
-    notes: tuple[str, ...] = ()
+    remarks: tuple[Note, ...] = ()
+    habits: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The remarks as sentences."""
+        return tuple(note.text for note in self.remarks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """What fits in a given memory on each rank, and the lines that the engine prints about it.
 
-    `max_concurrency` counts requests of the layout's length and is exact; `blocks` None where there are none.
+    `max_concurrency` counts requests of the layout's length and is exact; `blocks` None where there are none. `starts`
+    says whether the engine starts with so little; the term with the id `shortfall` has the bytes that lack, where they
+    are known.
     """
 
     kv_bytes: int
     kv_cache_size_tokens: int
     max_concurrency: Fraction
+    starts: bool = True
     blocks: int | None = None
     log_lines: tuple[str, ...] = ()
     terms: tuple[Term, ...] = ()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kvcore.engines.base import Capacity, Common, Layout, Option
+from kvcore.engines.base import Capacity, Common, Layout, Note, Option
 from kvcore.engines.command import Command
 from kvcore.engines.llamacpp.architectures import architecture
 from kvcore.engines.llamacpp.engine import LLAMACPP
@@ -118,7 +118,7 @@ class Ollama:
         )
         return replace(
             layout, engine=self.name, engine_version=settings.version, terms=(term, *layout.terms),
-            notes=(*layout.notes, *_notes(settings)),
+            remarks=(*layout.remarks, *map(Note, _notes(settings))),
         )  # fmt: skip
 
     def capacity(self, model: Model, settings: OllamaSettings, kv_bytes: int) -> Capacity:

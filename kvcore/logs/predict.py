@@ -67,7 +67,7 @@ def longest_request(chosen: Engine, model: Model, settings: Any, kv_bytes: int) 
     The one that it was asked for where it does not refuse.
     """
     capacity = chosen.capacity(model, settings, kv_bytes)
-    if capacity.max_concurrency >= 1:
+    if capacity.starts:
         return chosen.layout(model, settings).max_model_len
     said = read_back(capacity)
     return (said.whole("estimated_max_model_len") if said else None) or 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.engines.base import Capacity, Common, Group, Layout, Note
 from kvcore.engines.command import Command
 from kvcore.engines.llamacpp.caches import Cache, make_caches
 from kvcore.engines.llamacpp.devices import HOST
@@ -29,6 +29,12 @@ from kvcore.size import Term
 
 if TYPE_CHECKING:
     from kvcore.plan.deployment import Deployment
+
+
+_HABITS = (
+    ("sliding", "Windows of all slots and one micro-batch have cells, in whole 256s."),
+    ("state", "States are kept in 32 bits, for every slot."),
+)
 
 
 class LlamaCpp:
@@ -68,7 +74,8 @@ class LlamaCpp:
             bytes_per_request=share,
             groups=tuple(_group(cache) for cache in caches),
             terms=_layout_terms(caches, context, device, held, requests, share),
-            notes=_notes(model, settings, context),
+            remarks=_notes(model, settings, context),
+            habits=_habits(caches),
         )
 
     def capacity(self, model: Model, settings: LlamaCppSettings, kv_bytes: int) -> Capacity:
@@ -88,6 +95,7 @@ class LlamaCpp:
             kv_bytes=kv_bytes,
             kv_cache_size_tokens=tokens,
             max_concurrency=Fraction(requests if fits else 0),
+            starts=fits,
             log_lines=tuple(line for cache in caches for line in cache.lines()) if fits else (),
             terms=_capacity_terms(model, settings, context, caches, kv_bytes),
         )
@@ -191,7 +199,7 @@ def _capacity_terms(
     terms = [Term(name="cells", formula=text, value=cells, unit="tokens")]
     if held > kv_bytes:
         text = f"llama.cpp does not start: {held:,} B on {device}, {held - kv_bytes:,} B more than there are"
-        terms.append(Term(name="shortfall", formula=text, value=held - kv_bytes, unit="B"))
+        terms.append(Term(id="shortfall", name="shortfall", formula=text, value=held - kv_bytes, unit="B"))
     else:
         text = f"{kv_bytes:,} − {held:,} B stay free: the cache is as large as --ctx-size says"
         terms.append(Term(name="unused", formula=text, value=kv_bytes - held, unit="B"))
@@ -236,18 +244,24 @@ def device_rates(caches: tuple[Cache, ...], device: str) -> tuple[int, int, int]
     return full, sliding, fixed
 
 
-def _notes(model: Model, settings: LlamaCppSettings, context: Context) -> tuple[str, ...]:
-    notes = ["The whole cache is allocated at the start; a request is charged its share of it."]
+def _notes(model: Model, settings: LlamaCppSettings, context: Context) -> tuple[Note, ...]:
+    notes = [Note("The whole cache is allocated at the start; a request is charged its share of it.")]
     if settings.ctx_size == 0:
         notes.append(
-            "The training context is assumed whole: unless -c 0 is given, --fit lowers it where memory is short."
+            Note("The training context is assumed whole: unless -c 0 is given, --fit lowers it where memory is short.")
         )
     if settings.devices > 1 and not settings.tensor_split:
-        notes.append("Layers are divided by free memory, taken as equal on all GPUs.")
+        notes.append(Note("Layers are divided by free memory, taken as equal on all GPUs."))
     if settings.spec_draft_n_max:
-        notes.append("The cache of the draft head's own context is not counted.")
+        notes.append(Note("The cache of the draft head's own context is not counted.", with_draft=""))
     if model.model_type in ("t5", "mt5", "umt5"):
-        notes.append("As many encoder as decoder layers are assumed; the encoder's output is not kept.")
+        notes.append(Note("As many encoder as decoder layers are assumed; the encoder's output is not kept."))
     if settings.version != VERSION:
-        notes.append(f"Log lines as in {VERSION}.")
+        notes.append(Note(f"Log lines as in {VERSION}."))
     return tuple(notes)
+
+
+def _habits(caches: tuple[Cache, ...]) -> tuple[str, ...]:
+    """What is done with all layers of a kind."""
+    kinds = {cache.kind for cache in caches}
+    return tuple(text for kind, text in _HABITS if kind in kinds)

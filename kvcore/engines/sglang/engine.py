@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.engines.base import Capacity, Common, Group, Layout, Note
 from kvcore.engines.command import Command
 from kvcore.engines.sglang.cells import Stage, has_sliding_pool, latent_is_packed, page_size, resolve_dtype, stages
 from kvcore.engines.sglang.launch import launch
@@ -58,7 +58,7 @@ class SGLang:
             fixed_bytes=page * sum(cell.bytes for cell in cells) + stage.state_bytes,
             groups=_groups(stage, need, page),
             terms=_layout_terms(stage, need, page),
-            notes=_notes(model, settings),
+            remarks=_notes(model, settings),
         )
 
     def capacity(self, model: Model, settings: SglangSettings, kv_bytes: int) -> Capacity:
@@ -75,6 +75,7 @@ class SGLang:
             kv_bytes=kv_bytes,
             kv_cache_size_tokens=tokens,
             max_concurrency=min(limits) if starts else Fraction(0),
+            starts=starts,
             blocks=sizes.tokens // page,
             log_lines=log_lines(model, settings, parts[0], sizes, page, tokens) if starts else (),
             terms=capacity_terms(parts, need, sizes, kv_bytes, tokens, starts),
@@ -170,8 +171,10 @@ def capacity_terms(
     return tuple(terms)
 
 
-def _notes(model: Model, settings: SglangSettings) -> tuple[str, ...]:
-    notes = [f"The rules of SGLang {VERSION} on CUDA, without speculation; buffers have one padding page more."]
+def _notes(model: Model, settings: SglangSettings) -> tuple[Note, ...]:
+    on, pages = f"The rules of SGLang {VERSION} on CUDA", "buffers have one padding page more."
+    rules = Note(f"{on}, without speculation; {pages}", kind="rules", with_draft=f"{on}; {pages}")
+    notes: list[str] = []
     kept = [memory for memory, _ in model.kept]
     windows = any(isinstance(memory, Attention) and memory.limit is not None for memory in kept)
     if windows and not has_sliding_pool(model, settings):
@@ -185,4 +188,4 @@ def _notes(model: Model, settings: SglangSettings) -> tuple[str, ...]:
         notes.append("Older versions left the indexer's keys out of the size that they log.")
     if settings.kv_cache_dtype == "auto" and model.cache_format == "fp8":
         notes.append("auto takes the fp8 that ModelOpt declares; for other quantisers SGLang keeps 16 bits.")
-    return tuple(notes)
+    return (rules, *map(Note, notes))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.engines.base import Capacity, Common, Group, Layout, Note
 from kvcore.engines.command import Command
 from kvcore.engines.tensorrt_llm.launch import CONFIG, cache_config, launch
 from kvcore.engines.tensorrt_llm.log import TENSORRT_LLM_LOG
@@ -52,7 +52,7 @@ class TensorRtLlm:
             bytes_per_request=_request_bytes(pools, settings),
             groups=tuple(_group(model, pool, settings) for pool in pools),
             terms=_layout_terms(pools, settings),
-            notes=_notes(model, settings),
+            remarks=_notes(model, settings),
         )
 
     def capacity(self, model: Model, settings: TensorRtLlmSettings, kv_bytes: int) -> Capacity:
@@ -168,8 +168,10 @@ def _log_lines(
     return tuple(lines)
 
 
-def _notes(model: Model, settings: TensorRtLlmSettings) -> tuple[str, ...]:
-    notes = [f"The rules of TensorRT-LLM {VERSION} and its V1 cache manager, without speculation."]
+def _notes(model: Model, settings: TensorRtLlmSettings) -> tuple[Note, ...]:
+    of = f"The rules of TensorRT-LLM {VERSION} and its V1 cache manager"
+    rules = Note(f"{of}, without speculation.", kind="rules", with_draft=f"{of}.")
+    notes: list[str] = []
     cache = cache_config(settings)
     file = [f"kv_cache_config: {{{', '.join(cache)}}}"] if cache else []
     file += ["enable_attention_dp: true"] if settings.enable_attention_dp else []
@@ -185,7 +187,7 @@ def _notes(model: Model, settings: TensorRtLlmSettings) -> tuple[str, ...]:
         notes.append("Memory is divided between the windows once, at the start; the pool that is full first decides.")
     if resolve_dtype(model, settings) == "nvfp4" or any(isinstance(memory, Indexer) for memory, _ in model.kept):
         notes.append("The GiB that is logged leaves out or rounds scales and indexer keys; ours counts all bytes.")
-    return tuple(notes)
+    return (rules, *map(Note, notes))
 
 
 def _pattern(model: Model, settings: TensorRtLlmSettings) -> str:

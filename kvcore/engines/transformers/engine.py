@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
-from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.engines.base import Capacity, Common, Group, Layout, Note
 from kvcore.engines.command import Command
 from kvcore.engines.log import NO_LOG
 from kvcore.engines.transformers.launch import launch, room_for
@@ -54,7 +54,7 @@ class Transformers:
                 for held, count in layers
             ),
             terms=_layout_terms(model, settings, layers),
-            notes=_notes(model, settings, layers),
+            remarks=_notes(model, settings, layers),
         )
 
     def capacity(self, model: Model, settings: TransformersSettings, kv_bytes: int) -> Capacity:
@@ -177,8 +177,12 @@ def _transient(layers: tuple[tuple[Held, int], ...], settings: TransformersSetti
     )
 
 
-def _notes(model: Model, settings: TransformersSettings, layers: tuple[tuple[Held, int], ...]) -> tuple[str, ...]:
-    notes = [f"The rules of transformers {VERSION}: no pool and no pages; padding in a batch costs what tokens cost."]
+def _notes(model: Model, settings: TransformersSettings, layers: tuple[tuple[Held, int], ...]) -> tuple[Note, ...]:
+    rules = Note(
+        f"The rules of transformers {VERSION}: no pool and no pages; padding in a batch costs what tokens cost.",
+        kind="rules",
+    )
+    notes: list[str] = []
     if model.model_type in OWN_CODE:
         notes.append(f"{model.model_type} comes with code of its own, which was not run; it is taken to use a Cache.")
     if settings.cache_implementation == "static":
@@ -192,4 +196,4 @@ def _notes(model: Model, settings: TransformersSettings, layers: tuple[tuple[Hel
         )
     if any(isinstance(memory, State) for memory, _ in model.kept):
         notes.append("Convolutions keep all their columns, and states the dtype that the reference code computes in.")
-    return tuple(notes)
+    return (rules, *map(Note, notes))

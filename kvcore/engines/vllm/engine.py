@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from kvcore.engines.base import Capacity, Common, Group, Layout, split_layers
+from kvcore.engines.base import Capacity, Common, Group, Layout, Note, split_layers
 from kvcore.engines.command import Command
 from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
@@ -72,7 +72,7 @@ class Vllm:
             bytes_per_request=per_block * blocks,
             groups=shown,
             terms=_layout_terms(shown, per_block, blocks, _held(model, settings)),
-            notes=_notes(model, settings, groups),
+            remarks=_notes(model, settings, groups),
         )
 
     def plan(self, model: Model, settings: VllmSettings) -> tuple[tuple[BlockGroup, ...], int | None]:
@@ -127,6 +127,7 @@ class Vllm:
             kv_bytes=kv_bytes,
             kv_cache_size_tokens=tokens,
             max_concurrency=concurrency,
+            starts=short <= 0,
             blocks=blocks,
             log_lines=lines,
             terms=_capacity_terms(layout, kv_bytes, blocks, needed, tokens, short),
@@ -259,7 +260,8 @@ def _capacity_terms(
         Term(name="KV cache size", formula=f"{tokens:,} tokens", value=tokens, unit="tokens"),
     ]
     if short > 0:
-        terms.append(Term(name="shortfall", formula=f"vLLM refuses to start: {short:,} B short", value=short, unit="B"))
+        text = f"vLLM refuses to start: {short:,} B short"
+        terms.append(Term(id="shortfall", name="shortfall", formula=text, value=short, unit="B"))
     return tuple(terms)
 
 
@@ -271,7 +273,7 @@ def _log_lines(tokens: int, concurrency: Fraction, settings: VllmSettings) -> tu
     return (f"{size}, {most}",) if version >= ONE_LINE_LOGGED else (size, most)
 
 
-def _notes(model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...]) -> tuple[str, ...]:
+def _notes(model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...]) -> tuple[Note, ...]:
     notes = []
     kv = resolve_format(model, settings)
     if spared := spared_layers(model, kv):
@@ -284,4 +286,4 @@ def _notes(model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...])
             f"Windows also hold the {settings.in_flight_tokens:,} tokens that may be in flight; while decoding, a "
             "request holds fewer blocks than this."
         )
-    return tuple(notes)
+    return tuple(map(Note, notes))

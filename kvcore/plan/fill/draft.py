@@ -26,9 +26,6 @@ from kvcore.plan.rank_weights import LAYER_SPLIT
 from kvcore.plan.speculation import HEAD_ALONE, alone, proposer, speculator
 from kvcore.size import Term
 
-# What llama.cpp's layout says where nobody counts it.
-_UNCOUNTED = "The cache of the draft head's own context is not counted."
-
 
 def vllm_groups(model: Model, draft: Model, settings: VllmSettings, block: int | None) -> tuple[BlockGroup, ...]:
     """The groups of both; EngineError for what vLLM refuses, and for pages that are not followed together."""
@@ -77,10 +74,11 @@ def with_draft(layout: Layout, draft: Model, own_bytes: int) -> Layout:
         value=own_bytes,
         unit="B",
     )
-    notes = tuple(note.replace(", without speculation", "") for note in layout.notes if note != _UNCOUNTED)
+    kept = (note if note.with_draft is None else replace(note, text=note.with_draft) for note in layout.remarks)
     return replace(
-        layout, bytes_per_request=layout.bytes_per_request + own_bytes, terms=(*layout.terms, term), notes=notes
-    )
+        layout, bytes_per_request=layout.bytes_per_request + own_bytes, terms=(*layout.terms, term),
+        remarks=tuple(note for note in kept if note.text),
+    )  # fmt: skip
 
 
 def draft_deployment(draft: Model, deployment: Deployment) -> Deployment:

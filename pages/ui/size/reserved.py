@@ -124,7 +124,7 @@ def _reported(scenario: Scenario, reserved: Reservation) -> Card:
     label = f"Reported by {name}"
     if capacity is None:
         return Card(label=label, value="no figure", line=plain(text.refusal(reserved)), rule=reserved.versions)
-    if text.shortfall(reserved):
+    if not capacity.starts:
         said = plain(text.short_of(reserved, scenario.budget))
         return Card(label=label, value="does not start", line=said, rule=reserved.versions)
     line = f"with {plain(scenario.budget)} on each rank: {text.requests_at_once(reserved)}"
@@ -184,5 +184,5 @@ def _terms(reserved: Reservation) -> str:
 
 
 def _always(reserved: Reservation) -> list[str]:
-    notes = reserved.layout.notes if reserved.layout else ()
-    return [f"Rules followed: {reserved.versions}.", *(note for note in notes if note.startswith("The rules of"))]
+    notes = reserved.layout.remarks if reserved.layout else ()
+    return [f"Rules followed: {reserved.versions}.", *(note.text for note in notes if note.kind == "rules")]

@@ -254,17 +254,6 @@ def origin(chosen: Chosen) -> str:
     return " · ".join(part for part in parts if part)
 
 
-# Notes that begin so say whose rules were followed, which the page says elsewhere.
-_RULES = "The rules of "
-# What an engine does with all layers of a kind and does not say in a note.
-_HABITS = {
-    ("llama.cpp", "sliding"): "Windows of all slots and one micro-batch have cells, in whole 256s.",
-    ("ollama", "sliding"): "Windows of all slots and one micro-batch have cells, in whole 256s.",
-    ("llama.cpp", "state"): "States are kept in 32 bits, for every slot.",
-    ("ollama", "state"): "States are kept in 32 bits, for every slot.",
-}
-
-
 def headline(resident: int, reserved: Reservation, budget: str) -> str:
     """The section's title: the three figures in a sentence."""
     title = "Three numbers for one model"
@@ -275,22 +264,24 @@ def headline(resident: int, reserved: Reservation, budget: str) -> str:
 
 
 def _reported(reserved: Reservation, budget: str) -> str:
-    if reserved.capacity is None or shortfall(reserved):
+    if reserved.capacity is None or not reserved.capacity.starts:
         return f"and {budget} is too little to start"
     word = "reported" if reserved.capacity.log_lines else "of room"
     return f"{reserved.capacity.kv_cache_size_tokens:,} tokens {word}"
 
 
 def shortfall(reserved: Reservation) -> int:
-    """The bytes that lack for the engine to start; 0 where it starts."""
+    """The bytes that lack for the engine to start; 0 where it starts, or where that is not known."""
     terms = reserved.capacity.terms if reserved.capacity else ()
-    return next((int(term.value) for term in terms if term.name == "shortfall"), 0)
+    return next((int(term.value) for term in terms if term.id == "shortfall"), 0)
 
 
 def short_of(reserved: Reservation, budget: str) -> str:
     """Why it does not start."""
     short, block = shortfall(reserved), reserved.layout.bytes_per_block if reserved.layout else None
-    # What lacks is a block or less only because vLLM keeps its null block back.
+    if not short:
+        return f"{budget} on each rank make no pool that serves a request"
+    # What lacks is a block or less only because the engine keeps one back.
     why = ": one block of the pool is never handed out" if block and short <= block else ""
     return f"with {budget} on each rank it is {format_bytes(short)} short{why}"
 
@@ -327,17 +318,14 @@ def reasons(model: Model, reserved: Reservation, ranks: int, alone: Reservation)
     layout = reserved.layout
     if layout is None:
         return []
-    found = [note for note in layout.notes if not note.startswith(_RULES)]
-    found += [text for (name, kind), text in _HABITS.items() if name == layout.engine and _has(layout, kind)]
+    # Whose rules were followed is said elsewhere.
+    found = [note.text for note in layout.remarks if note.kind != "rules"]
+    found += layout.habits
     found += [text for text in (_padding(layout), _rounding(layout)) if text]
     found += [_fixed_part(group) for group in dict.fromkeys(layout.groups) if _takes_blocks(group)]
     if alone.layout is not None and layout.bytes_per_request * ranks > alone.layout.bytes_per_request:
         found += _copies(model, ranks)
     return list(dict.fromkeys(found))
-
-
-def _has(layout: Layout, kind: str) -> bool:
-    return any(group.kind == kind for group in layout.groups)
 
 
 def _padding(layout: Layout) -> str:
