@@ -174,7 +174,7 @@ def check_whole(engine: str, settings: object, bounds: Mapping[str, tuple[int, i
         value = getattr(settings, field)
         if value is not None and not low <= value <= high:
             flag = "--" + field.replace("_", "-")
-            raise EngineError(f"{engine}: {flag} is {value:,}; expected {low:,} … {high:,}")
+            raise EngineError(f"{flag} is {value:,}; expected {low:,} … {high:,}", engine=engine)
 
 
 def split_layers(layers: int, stages: int) -> tuple[int, ...]:

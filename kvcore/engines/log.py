@@ -309,7 +309,7 @@ class LogRules:
         if layout.bytes_per_block and isinstance(tokens, int) and len(layout.groups) == 1 and layout.block_size:
             return (tokens // layout.block_size * layout.bytes_per_block,), None
         raise EngineError(
-            f"{reading.engine}: the log states no memory for the cache, so nothing can be predicted from it"
+            "the log states no memory for the cache, so nothing can be predicted from it", engine=reading.engine
         )
 
     def reasons(self, reading: LogReading, model: Model, layout: Layout, terms: tuple[Term, ...]) -> Iterator[str]:

@@ -83,9 +83,11 @@ class Ollama:
         of 80 GB where none is named).
         """
         if common.version not in (None, VERSION):
-            raise EngineError(f"ollama: the rules of version {common.version[:40]!r} are not followed, only {VERSION}")
+            raise EngineError(
+                f"the rules of version {common.version[:40]!r} are not followed, only {VERSION}", engine="ollama"
+            )
         if unknown := sorted(set(values) - {option.field for option in OPTIONS}):
-            raise EngineError(f"ollama: {unknown[0][:40]!r} is no option of Ollama here")
+            raise EngineError(f"{unknown[0][:40]!r} is no option of Ollama here", engine="ollama")
         _check(values)
         name = architecture(model)
         gpu_bytes = 0 if common.platform == "cpu" else common.pp * _gpu_bytes(common)
@@ -98,7 +100,7 @@ class Ollama:
         parallel = 1 if name in ONE_SLOT or not model.kept else asked_parallel
         length = common.max_model_len or num_ctx
         if length > num_ctx:
-            raise EngineError(f"ollama: max_model_len {length:,} is more than num_ctx, which is {num_ctx:,}")
+            raise EngineError(f"max_model_len {length:,} is more than num_ctx, which is {num_ctx:,}", engine="ollama")
         server = _server(model, replace(common, version=None, max_model_len=length), values, num_ctx, parallel)
         return OllamaSettings(
             asked_num_ctx=asked, asked_num_parallel=asked_parallel, num_ctx=num_ctx, num_parallel=parallel,
@@ -164,7 +166,8 @@ def _server(model: Model, common: Common, values: Mapping[str, Any], num_ctx: in
     settings = make_settings(model, common, flags)
     if settings.cache_type_k != settings.cache_type_v:
         raise EngineError(
-            f"ollama: keys in {settings.cache_type_k} and values in {settings.cache_type_v}; it gives both one type"
+            f"keys in {settings.cache_type_k} and values in {settings.cache_type_v}; it gives both one type",
+            engine="ollama",
         )
     return settings
 
@@ -175,7 +178,7 @@ def _check(values: Mapping[str, Any]) -> None:
                         ("num_gpu", 2**31 - 1)):  # fmt: skip
         value = values.get(field)
         if value is not None and not 0 <= value <= high:
-            raise EngineError(f"ollama: --{field.replace('_', '-')} is {value:,}; expected 0 … {high:,}")
+            raise EngineError(f"--{field.replace('_', '-')} is {value:,}; expected 0 … {high:,}", engine="ollama")
 
 
 def _gpu_bytes(common: Common) -> int:

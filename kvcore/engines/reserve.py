@@ -23,7 +23,8 @@ class Reservation:
     """An engine's layout for a request of `length` tokens and what fits in the memory given, or why there is neither.
 
     `layout` is None where the engine refuses the model or its settings, `capacity` where it has no memory to fill.
-    `command` starts the engine so; a sentence where no command does.
+    `command` starts the engine so; a sentence where no command does. `refused` is the refusal, `reason` the same
+    without the engine's name.
     """
 
     engine: str
@@ -33,6 +34,7 @@ class Reservation:
     capacity: Capacity | None = None
     command: Command | str = ""
     refused: str = ""
+    reason: str = ""
 
 
 def reserve(
@@ -55,16 +57,16 @@ def reserve(
         settings = chosen.settings(model, common, {})
         layout = chosen.layout(model, settings)
     except KVCoreError as refusal:
-        refused = str(refusal)
         return Reservation(
-            engine=chosen.name, versions=chosen.versions, length=length, command=refused, refused=refused
-        )
-    capacity, refused = None, ""
+            engine=chosen.name, versions=chosen.versions, length=length, command=str(refusal), refused=str(refusal),
+            reason=refusal.reason,
+        )  # fmt: skip
+    capacity, refused, reason = None, "", ""
     if kv_bytes is not None:
         try:
             capacity = chosen.capacity(model, settings, kv_bytes)
         except KVCoreError as refusal:
-            refused = str(refusal)
+            refused, reason = str(refusal), refusal.reason
     return Reservation(
         engine=chosen.name,
         versions=chosen.versions,
@@ -73,6 +75,7 @@ def reserve(
         capacity=capacity,
         command=_command(model, chosen, common, settings, layout.max_model_len, kv_bytes),
         refused=refused,
+        reason=reason,
     )
 
 

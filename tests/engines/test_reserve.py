@@ -39,6 +39,18 @@ def test_a_refusal_is_an_answer() -> None:
         reserve(model("meta-llama/Llama-3.3-70B-Instruct"), "abacus", length=1)
 
 
+def test_a_refusal_keeps_the_engine_apart_from_its_reason() -> None:
+    """What llama.cpp refuses is refused by Ollama, which starts its server, in llama.cpp's name."""
+    answer = reserve(model("meta-llama/Llama-3.3-70B-Instruct"), "ollama", length=1024, tp=2)
+    assert answer.refused == f"llama.cpp: {answer.reason}"
+    assert answer.reason.startswith("tp 2: ")
+    error = EngineError("x" * 700, engine="vllm")
+    assert (error.engine, len(str(error))) == ("vllm", 600)
+    assert str(error) == f"vllm: {error.reason}"
+    plain = EngineError("pipeline parallel 3: more than layers")
+    assert (plain.engine, plain.reason) == ("", str(plain))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_engine_answers_or_refuses_every_model(name: str) -> None:
     answered = 0

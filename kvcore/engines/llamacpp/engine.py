@@ -87,7 +87,7 @@ class LlamaCpp:
         caches = make_caches(model, settings, context)
         _, held = fullest(caches)
         if not held:
-            raise EngineError(f"{self.name}: {model.name} keeps no cache, so there is no capacity to compute")
+            raise EngineError(f"{model.name} keeps no cache, so there is no capacity to compute", engine=self.name)
         requests = _requests(context, _length(settings, context))
         fits = held <= kv_bytes
         tokens = context.n_ctx_seq * context.streams if fits else 0
@@ -134,8 +134,9 @@ def _length(settings: LlamaCppSettings, context: Context) -> int:
     length = settings.max_model_len or context.n_ctx_slot
     if length > context.n_ctx_slot:
         raise EngineError(
-            f"llama.cpp: max_model_len {length:,} does not fit in a slot of {context.n_ctx_slot:,} tokens (n_ctx_slot: "
-            f"--ctx-size {settings.ctx_size:,} over {context.streams} streams, at most the training context)"
+            f"max_model_len {length:,} does not fit in a slot of {context.n_ctx_slot:,} tokens (n_ctx_slot: "
+            f"--ctx-size {settings.ctx_size:,} over {context.streams} streams, at most the training context)",
+            engine="llama.cpp",
         )
     return length
 

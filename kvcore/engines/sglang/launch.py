@@ -85,7 +85,9 @@ def _cache(settings: SglangSettings) -> str | None:
         # SGLang packs a latent beside an indexer by itself where fp8 is asked for.
         return "fp8_e4m3"
     if word not in (None, *CACHE_CHOICES):
-        raise EngineError(f"sglang: --kv-cache-dtype has no word for {word}; it has {', '.join(CACHE_CHOICES)}")
+        raise EngineError(
+            f"--kv-cache-dtype has no word for {word}; it has {', '.join(CACHE_CHOICES)}", engine="sglang"
+        )
     return word
 
 

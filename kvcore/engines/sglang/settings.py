@@ -84,24 +84,33 @@ class SglangSettings:
         check_whole("sglang", self, _BOUNDS)
         self._check_shares()
         if self.enable_dp_attention and self.tp_size % self.dp_size:
-            raise EngineError(f"sglang: dp_size {self.dp_size} does not divide tp_size {self.tp_size}")
+            raise EngineError(f"dp_size {self.dp_size} does not divide tp_size {self.tp_size}", engine="sglang")
         if self.attention_tp % self.dcp_size:
             raise EngineError(
-                f"sglang: dcp_size {self.dcp_size} does not divide the {self.attention_tp} ranks that share attention"
+                f"dcp_size {self.dcp_size} does not divide the {self.attention_tp} ranks that share attention",
+                engine="sglang",
             )
 
     def _check_shares(self) -> None:
         if not 0 < self.swa_full_tokens_ratio <= 1:
-            raise EngineError(f"sglang: swa_full_tokens_ratio is {self.swa_full_tokens_ratio}; expected above 0 … 1")
+            raise EngineError(
+                f"swa_full_tokens_ratio is {self.swa_full_tokens_ratio}; expected above 0 … 1", engine="sglang"
+            )
         if not 0 < self.mamba_full_memory_ratio <= 1000:
-            raise EngineError(f"sglang: mamba_full_memory_ratio is {self.mamba_full_memory_ratio}; expected above 0")
+            raise EngineError(
+                f"mamba_full_memory_ratio is {self.mamba_full_memory_ratio}; expected above 0", engine="sglang"
+            )
         if self.mem_fraction_static is not None and not 0 < self.mem_fraction_static < 1:
-            raise EngineError(f"sglang: mem_fraction_static is {self.mem_fraction_static}; expected within 0 … 1")
+            raise EngineError(
+                f"mem_fraction_static is {self.mem_fraction_static}; expected within 0 … 1", engine="sglang"
+            )
         if self.mamba_ssm_dtype is not None and self.mamba_ssm_dtype not in SSM_DTYPES:
-            raise EngineError(f"sglang: mamba_ssm_dtype {self.mamba_ssm_dtype[:20]!r} is not {', '.join(SSM_DTYPES)}")
+            raise EngineError(
+                f"mamba_ssm_dtype {self.mamba_ssm_dtype[:20]!r} is not {', '.join(SSM_DTYPES)}", engine="sglang"
+            )
         if self.dsa_decode_backend is not None and self.dsa_decode_backend not in DSA_BACKENDS:
             raise EngineError(
-                f"sglang: dsa_decode_backend {self.dsa_decode_backend[:20]!r} is not {', '.join(DSA_BACKENDS)}"
+                f"dsa_decode_backend {self.dsa_decode_backend[:20]!r} is not {', '.join(DSA_BACKENDS)}", engine="sglang"
             )
 
     @property
@@ -148,10 +157,10 @@ GPU_DEFAULTS: tuple[tuple[int, int, int, int], ...] = (
 def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> SglangSettings:
     """Settings for a request; EngineError for a value, a platform or a version that is not followed."""
     if common.platform != "cuda":
-        raise EngineError(f"sglang: its rules on {common.platform} are not followed here; cuda is")
+        raise EngineError(f"its rules on {common.platform} are not followed here; cuda is", engine="sglang")
     length = common.max_model_len if common.max_model_len is not None else model.context_limit
     if length is None:
-        raise EngineError("sglang: the model states no longest context; say --max-model-len")
+        raise EngineError("the model states no longest context; say --max-model-len", engine="sglang")
     chosen = {name: value for name, value in values.items() if value is not None}
     if common.gpu is not None:
         chosen["gpu_mib"] = common.gpu.memory_bytes // MIB
@@ -171,7 +180,9 @@ def check_version(version: str) -> str:
     """The version without its `v`; EngineError unless it is 0.4 or 0.5, to which these rules apply."""
     found = re.fullmatch(r"v?(0\.[45]\.\d{1,3}(?:[.\w+-]{0,40})?)", version)
     if not found:
-        raise EngineError(f"sglang: the rules of {version[:20]!r} are not followed; those of {VERSION} (0.4, 0.5) are")
+        raise EngineError(
+            f"the rules of {version[:20]!r} are not followed; those of {VERSION} (0.4, 0.5) are", engine="sglang"
+        )
     return found[1]
 
 
@@ -179,4 +190,6 @@ def _capability(text: str | None) -> float:
     try:
         return float(text) if text else 9.0
     except ValueError:
-        raise EngineError(f"sglang: its rules on {text} are not followed here; those on NVIDIA GPUs are") from None
+        raise EngineError(
+            f"its rules on {text} are not followed here; those on NVIDIA GPUs are", engine="sglang"
+        ) from None

@@ -62,10 +62,10 @@ class TensorRtLlm:
         """
         stages = stage_pools(model, settings)
         if len({tuple(pool.window for pool in pools) for pools in stages}) > 1:
-            raise EngineError("tensorrt-llm: the pipeline stages have different windows, which it refuses")
+            raise EngineError("the pipeline stages have different windows, which it refuses", engine="tensorrt-llm")
         counts = tuple(map(min, zip(*(blocks(pools, settings, kv_bytes) for pools in stages), strict=True)))
         if not all(counts):
-            raise EngineError(f"tensorrt-llm: impossible to fit any sequence in a cache of {kv_bytes:,} B")
+            raise EngineError(f"impossible to fit any sequence in a cache of {kv_bytes:,} B", engine="tensorrt-llm")
         pools = stages[0]
         needs = [pool.blocks_needed(settings) for pool in pools]
         concurrency = min(Fraction(count, need) for count, need in zip(counts, needs, strict=True))

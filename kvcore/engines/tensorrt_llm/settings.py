@@ -54,15 +54,18 @@ class TensorRtLlmSettings:
         check_whole("tensorrt-llm", self, _BOUNDS)
         size = self.tokens_per_block
         if size & (size - 1):
-            raise EngineError(f"tensorrt-llm: --tokens-per-block is {size:,}; expected a power of two, 2 … 65,536")
+            raise EngineError(
+                f"--tokens-per-block is {size:,}; expected a power of two, 2 … 65,536", engine="tensorrt-llm"
+            )
         if not 0 < self.free_gpu_memory_fraction < 1:
             raise EngineError(
-                f"tensorrt-llm: free_gpu_memory_fraction is {self.free_gpu_memory_fraction}; expected within 0 … 1"
+                f"free_gpu_memory_fraction is {self.free_gpu_memory_fraction}; expected within 0 … 1",
+                engine="tensorrt-llm",
             )
         if self.backend not in BACKENDS:
-            raise EngineError(f"tensorrt-llm: backend {self.backend[:20]!r} is not {' or '.join(BACKENDS)}")
+            raise EngineError(f"backend {self.backend[:20]!r} is not {' or '.join(BACKENDS)}", engine="tensorrt-llm")
         if any(window < 1 for window in self.max_attention_window):
-            raise EngineError("tensorrt-llm: a window of max_attention_window is below 1")
+            raise EngineError("a window of max_attention_window is below 1", engine="tensorrt-llm")
 
     @property
     def attention_tp(self) -> int:
@@ -78,12 +81,12 @@ class TensorRtLlmSettings:
 def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> TensorRtLlmSettings:
     """Settings for a request; EngineError for a value, a platform or a version that is not followed."""
     if common.platform != "cuda":
-        raise EngineError(f"tensorrt-llm: it does not run on {common.platform}")
+        raise EngineError(f"it does not run on {common.platform}", engine="tensorrt-llm")
     if common.dcp != 1:
-        raise EngineError("tensorrt-llm: it has no decode context parallel")
+        raise EngineError("it has no decode context parallel", engine="tensorrt-llm")
     length = common.max_model_len if common.max_model_len is not None else model.context_limit
     if length is None:
-        raise EngineError("tensorrt-llm: the model states no longest context; say --max-model-len")
+        raise EngineError("the model states no longest context; say --max-model-len", engine="tensorrt-llm")
     chosen = {name: value for name, value in values.items() if value is not None}
     if isinstance(chosen.get("max_attention_window"), str):
         chosen["max_attention_window"] = _windows(chosen["max_attention_window"])
@@ -101,14 +104,14 @@ def check_version(version: str) -> str:
     """The version without its `v`; EngineError for one before the paged pools that these rules describe (0.8)."""
     found = re.fullmatch(r"v?(\d{1,2})\.(\d{1,3})(?:[.\w+-]{0,40})?", version)
     if not found:
-        raise EngineError(f"tensorrt-llm: {version[:20]!r} is not a version such as {VERSION}")
+        raise EngineError(f"{version[:20]!r} is not a version such as {VERSION}", engine="tensorrt-llm")
     if (int(found[1]), int(found[2])) < (0, 8) or int(found[1]) > 1:
-        raise EngineError(f"tensorrt-llm: the rules of {version} are not followed; those of {VERSION} are")
+        raise EngineError(f"the rules of {version} are not followed; those of {VERSION} are", engine="tensorrt-llm")
     return version.removeprefix("v")
 
 
 def _windows(text: str) -> tuple[int, ...]:
     words = [word for word in re.split(r"[,\s\[\]]+", text[:2000]) if word]
     if not words:
-        raise EngineError("tensorrt-llm: max_attention_window is empty; write for example 128,131072")
+        raise EngineError("max_attention_window is empty; write for example 128,131072", engine="tensorrt-llm")
     return tuple(parse_tokens(word) for word in words)

@@ -66,7 +66,9 @@ class Transformers:
         room = kv_bytes - _fixed(layers)
         longest = _longest(layers, settings, model, room // settings.batch_size)
         if longest < 1:
-            raise EngineError(f"transformers: not one token of a batch of {settings.batch_size} fits in {kv_bytes:,} B")
+            raise EngineError(
+                f"not one token of a batch of {settings.batch_size} fits in {kv_bytes:,} B", engine="transformers"
+            )
         one = request_bytes(layers, settings, model, settings.max_length)
         tokens = longest * settings.batch_size
         text = f"{settings.batch_size:,} requests × {longest:,} tokens = {tokens:,}"

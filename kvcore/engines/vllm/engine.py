@@ -105,7 +105,7 @@ class Vllm:
         """What fits in `kv_bytes` on every rank; the stage with the largest block decides. EngineError: no cache."""
         layout = self.layout(model, settings)
         if not layout.bytes_per_block:
-            raise EngineError(f"vllm: {model.name} keeps no cache, so there is no capacity to compute")
+            raise EngineError(f"{model.name} keeps no cache, so there is no capacity to compute", engine="vllm")
         blocks = kv_bytes // layout.bytes_per_block
         if settings.num_gpu_blocks_override is not None:
             blocks = settings.num_gpu_blocks_override

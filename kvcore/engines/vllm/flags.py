@@ -45,7 +45,7 @@ def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> Vl
     """Settings of a request for a model; EngineError for a version or a value that cannot be."""
     length = common.max_model_len if common.max_model_len is not None else model.context_limit
     if length is None:
-        raise EngineError("vllm: the model states no longest context; say --max-model-len")
+        raise EngineError("the model states no longest context; say --max-model-len", engine="vllm")
     chosen = {name: value for name, value in values.items() if value is not None and name not in _NEGATIONS}
     for negation, name in _NEGATIONS.items():
         if values.get(negation):
@@ -72,7 +72,7 @@ def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> Vl
 def check_version(version: str) -> str:
     """The same version; EngineError when it is not one, or older than the rules that are followed."""
     if release(version) < _OLDEST:
-        raise EngineError(f"vllm: the rules of {version} are not followed; 0.4 and newer are")
+        raise EngineError(f"the rules of {version} are not followed; 0.4 and newer are", engine="vllm")
     return version.removeprefix("v")
 
 

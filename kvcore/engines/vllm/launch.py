@@ -84,7 +84,7 @@ def launch(model: Model, deployment: Deployment, settings: VllmSettings) -> Comm
 def _cache(settings: VllmSettings) -> str | None:
     word = cache_word(settings.kv_cache_dtype, CACHE_WORDS)
     if word not in (None, _NO_CACHE_WORD, *CACHE_CHOICES):
-        raise EngineError(f"vllm: --kv-cache-dtype has no word for {word}; it has {', '.join(CACHE_CHOICES)}")
+        raise EngineError(f"--kv-cache-dtype has no word for {word}; it has {', '.join(CACHE_CHOICES)}", engine="vllm")
     return None if word == _NO_CACHE_WORD else word
 
 

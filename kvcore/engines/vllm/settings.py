@@ -35,7 +35,7 @@ def release(version: str) -> tuple[int, int]:
     """The first two numbers of a version such as 0.33.0, v0.23.1rc1 or 0.9; EngineError for anything else."""
     found = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:(?:[.+-]|rc|dev|post|a\d|b\d)[.\w+-]{0,40})?", version)
     if not found:
-        raise EngineError(f"vllm: {version[:20]!r} is not a version such as {VERSION}")
+        raise EngineError(f"{version[:20]!r} is not a version such as {VERSION}", engine="vllm")
     return int(found[1]), int(found[2])
 
 
@@ -73,11 +73,12 @@ class VllmSettings:
         check_tokens(self.max_model_len)
         check_whole("vllm", self, _BOUNDS)
         if self.max_model_len < 1:
-            raise EngineError("vllm: max_model_len is 0; a request has at least one token")
+            raise EngineError("max_model_len is 0; a request has at least one token", engine="vllm")
         if self.tensor_parallel_size % self.decode_context_parallel_size:
             raise EngineError(
-                f"vllm: decode_context_parallel_size {self.decode_context_parallel_size} does not divide "
-                f"tensor_parallel_size {self.tensor_parallel_size}"
+                f"decode_context_parallel_size {self.decode_context_parallel_size} does not divide "
+                f"tensor_parallel_size {self.tensor_parallel_size}",
+                engine="vllm",
             )
 
     @property

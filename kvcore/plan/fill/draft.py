@@ -42,7 +42,7 @@ def vllm_groups(model: Model, draft: Model, settings: VllmSettings, block: int |
     try:
         return block_groups(tuple((spec, tuple(layers)) for spec, layers in placed.items()), plain)
     except EngineError as problem:
-        raise EngineError(f"{problem} (with the draft {draft.name})") from None
+        raise EngineError(f"{problem.reason} (with the draft {draft.name})", engine=problem.engine) from None
 
 
 def sglang_with_draft(parts: tuple[Stage, ...], draft: Model, dcp: int, settings: SglangSettings) -> tuple[Stage, ...]:

@@ -288,9 +288,7 @@ def short_of(reserved: Reservation, budget: str) -> str:
 
 def refusal(reserved: Reservation) -> str:
     """The sentence of a refusal, without the engine's name in front."""
-    said = reserved.refused.partition(": ")
-    text = said[2] if said[0].lower() in (reserved.engine, "llama.cpp") else reserved.refused
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{reserved.reason[:1].upper()}{reserved.reason[1:]}."
 
 
 def beside_resident(aside: int, resident: int, ranks: int) -> str:
