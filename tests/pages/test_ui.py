@@ -93,6 +93,9 @@ def test_growth_in_a_sentence(model_id: str, expected: str) -> None:
         ("meta-llama/Llama-3.3-70B-Instruct", "All 80 layers keep every token"),
         ("google/gemma-3-27b-it", "1 layer in 6 keeps every token, and these 10 hold 86% of the bytes"),
         ("allenai/longformer-base-4096", "No layer holds anything"),
+        # A thousand has a comma in it, which does not end what is kept.
+        ("mistralai/Mistral-7B-v0.1", "All 32 layers keep the last 4,096 tokens"),
+        ("state-spaces/mamba-2.8b-hf", "All 64 layers keep a state of fixed size (Mamba 1)"),
     ],
 )
 def test_where_it_sits_in_a_sentence(model_id: str, expected: str) -> None:

@@ -25,10 +25,14 @@ PART = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGroup:
-    """Layers that keep the same thing: how many, of which kind, in words, and their bytes for one request."""
+    """Layers that keep the same thing: how many, of which kind, in words, and their bytes for one request.
+
+    `what` is what they keep, and `words` the same with what it is made of.
+    """
 
     kind: str
     layers: int
+    what: str
     words: str
     bytes: int
     grows: bool
@@ -93,8 +97,8 @@ def answer(name: str, result: SizeResult) -> str:
 
 def groups(model: Model, tokens: int, kv: KVFormat, source: int | None) -> tuple[LayerGroup, ...]:
     """The model's layers by what they keep, those that hold most first."""
-    found: dict[tuple[str, str], list[int]] = {}
-    grows: dict[tuple[str, str], bool] = {}
+    found: dict[tuple[str, tuple[str, str]], list[int]] = {}
+    grows: dict[tuple[str, tuple[str, str]], bool] = {}
     for memory, count in model.groups:
         law = memory.growth(kv, source)
         key = (memory.kind, keeps(memory, source))
@@ -103,39 +107,40 @@ def groups(model: Model, tokens: int, kv: KVFormat, source: int | None) -> tuple
         entry[1] += count * law.at(tokens)
         grows[key] = bool(law.bytes_per_entry) and law.max_entries is None
     rows = [
-        LayerGroup(kind=kind, layers=count, words=words, bytes=size, grows=grows[kind, words])
-        for (kind, words), (count, size) in found.items()
-    ]
+        LayerGroup(
+            kind=kind, layers=count, what=kept[0], words=", ".join(filter(None, kept)), bytes=size,
+            grows=grows[kind, kept],
+        )
+        for (kind, kept), (count, size) in found.items()
+    ]  # fmt: skip
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
-def keeps(memory: Memory, source: int | None = None) -> str:
-    """What a layer with this memory keeps, as the end of `52 layers …`."""
+def keeps(memory: Memory, source: int | None = None) -> tuple[str, str]:
+    """What a layer with this memory keeps, as the end of `52 layers …`, and what that is made of or for."""
     if isinstance(memory, Attention):
         heads = f"{plural(memory.num_kv_heads, 'KV head')} of {memory.head_dim}"
         if memory.law == "sliding":
-            return f"keep the last {memory.limit:,} tokens, {heads}"
+            return f"keep the last {memory.limit:,} tokens", heads
         if memory.law == "chunked":
-            return f"keep the current chunk of at most {memory.limit:,} tokens, {heads}"
-        return f"keep every token, {heads}"
+            return f"keep the current chunk of at most {memory.limit:,} tokens", heads
+        return "keep every token", heads
     if isinstance(memory, Latent):
         numbers = f"{memory.kv_lora_rank} + {memory.qk_rope_head_dim} numbers"
         if memory.window is not None:
-            return f"keep one vector of {numbers} for each of the last {memory.window:,} tokens"
+            return f"keep one vector of {numbers} for each of the last {memory.window:,} tokens", ""
         each = "token" if memory.tokens_per_entry == 1 else f"{memory.tokens_per_entry} tokens"
-        return f"keep one latent vector of {numbers} for every {each}"
+        return f"keep one latent vector of {numbers} for every {each}", ""
     if isinstance(memory, Indexer):
-        return f"keep an index key of {memory.index_head_dim} numbers, to choose which tokens to read"
+        return f"keep an index key of {memory.index_head_dim} numbers", "to choose which tokens to read"
     if isinstance(memory, State):
-        return f"keep a state of fixed size ({memory.design}), whatever the length"
+        return f"keep a state of fixed size ({memory.design})", "whatever the length"
     if isinstance(memory, CrossAttention):
         tokens = memory.source_tokens if source is None else source
-        return f"keep the keys and values of {tokens:,} source tokens"
+        return f"keep the keys and values of {tokens:,} source tokens", ""
     if isinstance(memory, SharedCache):
-        return "keep nothing of their own: they read another layer's cache"
-    if isinstance(memory, NoMemory):
-        return f"keep nothing ({memory.reason})"
-    return ""
+        return "keep nothing of their own: they read another layer's cache", ""
+    return (f"keep nothing ({memory.reason})" if isinstance(memory, NoMemory) else ""), ""
 
 
 def where_sentence(model: Model, rows: tuple[LayerGroup, ...]) -> str:
@@ -147,10 +152,9 @@ def where_sentence(model: Model, rows: tuple[LayerGroup, ...]) -> str:
     top = holders[0]
     share = f"{top.bytes / total:.0%}".replace("100%", "nearly all")
     if len(holders) == 1:
-        what = top.words.split(",")[0]
         if top.layers == len(model.layers):
-            return f"All {plural(top.layers, 'layer')} {what}"
-        return f"{top.layers} of {len(model.layers)} layers {what}, the others nothing"
+            return f"All {plural(top.layers, 'layer')} {top.what}"
+        return f"{top.layers} of {len(model.layers)} layers {top.what}, the others nothing"
     step = _rhythm(model)
     if top.kind == "full" and step:
         return f"1 layer in {step} keeps every token, and these {top.layers} hold {share} of the bytes"
