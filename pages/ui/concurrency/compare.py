@@ -117,11 +117,10 @@ def _rent(case: Case) -> str | tuple[str, str]:
 
 
 def _number(chosen: int | None, own: str) -> str | tuple[str, str]:
-    """A setting that was chosen, else what the engine takes, as `OwnSettings` says it."""
+    """A setting that was chosen, else what the engine takes where that is known."""
     if chosen is not None:
         return f"{chosen:,}"
-    value = own.partition(": ")[2]
-    return (value, "the engine’s own") if value else "the engine’s own"
+    return (own, "the engine’s own") if own else "the engine’s own"
 
 
 def _asked(case: Case) -> str:

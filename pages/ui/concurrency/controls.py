@@ -133,6 +133,11 @@ def _proposer() -> None:
     )  # fmt: skip
 
 
+def _automatic(own: str) -> str:
+    """What an empty setting says: `auto: 0.92`, or `auto` where the engine's own is not known."""
+    return f"{AUTO}: {own}" if own else AUTO
+
+
 def _settings(model: Model, case: Case) -> None:
     """The engine's own knobs; an empty one is left to the engine, and says what it takes."""
     own = plan_answers.own_settings(model, case.deployment)
@@ -140,17 +145,17 @@ def _settings(model: Model, case: Case) -> None:
         if has_share(case.scenario.engine):
             st.number_input(
                 "Share of the GPU’s memory", 0.01, 1.0, None, key=key("util"), step=0.01, format="%.2f",
-                placeholder=own.util,
+                placeholder=_automatic(own.util),
                 help="gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction. Empty: the engine’s "
                 "own.",
             )  # fmt: skip
         st.number_input(
-            "Most tokens in a step", 1, 10**7, None, key=key("batched"), step=1024, placeholder=own.batched,
+            "Most tokens in a step", 1, 10**7, None, key=key("batched"), step=1024, placeholder=_automatic(own.batched),
             help="max_num_batched_tokens or its like. More make prefill faster and take memory. Empty: the engine’s "
             "own.",
         )  # fmt: skip
         st.number_input(
-            "Most requests at once", 1, 10**6, None, key=key("seqs"), step=16, placeholder=own.seqs,
+            "Most requests at once", 1, 10**6, None, key=key("seqs"), step=16, placeholder=_automatic(own.seqs),
             help="max_num_seqs or its like, for each replica. Empty: the engine’s own.",
         )  # fmt: skip
         st.number_input(

@@ -21,14 +21,14 @@ BINDS = {
 }  # fmt: skip
 
 
-def span(ends: Ends[int]) -> str:
+def span(ends: Ends[int], between: str = "–") -> str:
     """A range of counts: `41–43`, `42` where both ends are the same."""
-    return f"{ends.low:,}" if ends.low == ends.high else f"{ends.low:,}–{ends.high:,}"
+    return f"{ends.low:,}" if ends.low == ends.high else f"{ends.low:,}{between}{ends.high:,}"
 
 
 def to(ends: Ends[int]) -> str:
     """The same in a sentence: `41 to 43`."""
-    return span(ends).replace("–", " to ")
+    return span(ends, " to ")
 
 
 def times(value: float) -> str:
@@ -177,10 +177,10 @@ def title(name: str, plan: Plan, users: int) -> str:
             f"Not even one request of {format_tokens(context)} tokens fits: {name} on {place} does not start with that"
         )
     if plan.fits:
-        return f"{_fits(users)}: {name} on {place} holds {held} at once, then {_ends(plan)}"
+        fit = "fits" if users == 1 else "fit"
+        return f"{_users(users)} {fit}: {name} on {place} holds {held} at once, then {_ends(plan)}"
     if plan.requests.high >= users:
-        who = _fits(users).rsplit(" ", 1)[0]
-        return f"{who} {MAY_FIT}: {name} on {place} holds {held} at once, then {_ends(plan)}"
+        return f"{_users(users)} {MAY_FIT}: {name} on {place} holds {held} at once, then {_ends(plan)}"
     return f"{asked} {not_fit}: {name} on {place} holds **{to(plan.requests)}**, then {_ends(plan)}"
 
 
@@ -192,8 +192,8 @@ def answer(plan: Plan, users: int) -> str:
     return f"{span(plan.requests)} of {length} at once, {users:,} {verdict(users, plan.requests)}"
 
 
-def _fits(users: int) -> str:
-    return "One user fits" if users == 1 else f"{users:,} users fit"
+def _users(users: int) -> str:
+    return "One user" if users == 1 else f"{users:,} users"
 
 
 def _ends(plan: Plan) -> str:
