@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 from kvcore.engines.log import Amount, Decimals, LogReading
 from kvcore.engines.registry import engine
@@ -23,9 +23,10 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure: as the log states it, as predicted, the difference (predicted − reported), and the reason.
+    """One figure: as the log states it, as predicted, the difference (predicted − reported), and the reasons.
 
-    `agrees`: some memory that prints as the log does gives exactly what the log states. None: not predicted.
+    `agrees`: some memory that prints as the log does gives exactly what the log states. None: not predicted. `unit` is
+    that of both figures, "" for a count; each of the `reasons` is a sentence.
     """
 
     name: str
@@ -33,7 +34,13 @@ class Figure:
     predicted: int | float | None
     difference: int | float | None
     agrees: bool
-    why: str
+    reasons: tuple[str, ...]
+    unit: Literal["", "B", "requests"] = ""
+
+    @property
+    def why(self) -> str:
+        """The reasons as one text."""
+        return " ".join(self.reasons)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +96,8 @@ def _changed(reading: LogReading, model: Model) -> str:
 
 
 def _told(figure: Figure, words: tuple[str, ...], changed: str) -> Figure:
-    lead = figure.why
-    rest = " ".join((*words, *([] if figure.agrees or not changed else [changed])))
-    return Figure(
-        name=figure.name, reported=figure.reported, predicted=figure.predicted, difference=figure.difference,
-        agrees=figure.agrees, why=f"{lead} {rest}".strip(),
-    )  # fmt: skip
+    more = (changed,) if changed and not figure.agrees else ()
+    return replace(figure, reasons=(*figure.reasons, *words, *more))
 
 
 def _alone(reading: LogReading, why: str) -> tuple[Figure, ...]:
@@ -102,9 +105,10 @@ def _alone(reading: LogReading, why: str) -> tuple[Figure, ...]:
     stated = [(name, reading.facts[name]) for name in FIGURES if name in reading.facts]
     stated += [(f"cache {index + 1}", cache.size) for index, cache in enumerate(reading.caches)]
     found = (
-        Figure(name=name, reported=_number(value), predicted=None, difference=None, agrees=False, why=why)
+        Figure(name=name, reported=_number(value), predicted=None, difference=None, agrees=False, reasons=(why,),
+               unit=_unit(value))
         for name, value in stated
-    )
+    )  # fmt: skip
     return (*found, *_budget(reading))
 
 
@@ -136,7 +140,8 @@ def _figure(name: str, reported: Any, near: Any, low: Fraction, high: Fraction, 
         predicted=printed_near,
         difference=_difference(shown, printed_near),
         agrees=agrees,
-        why=_lead(name, reported, near, low, high, agrees, prediction),
+        reasons=(_lead(name, reported, near, low, high, agrees, prediction),),
+        unit=_unit(reported),
     )
 
 
@@ -164,7 +169,7 @@ def _caches(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
         if len(predicted) != len(reading.caches):
             why = f"The log has {len(reading.caches)} caches and {len(predicted)} are predicted."
             yield Figure(name=f"cache {index + 1}", reported=_number(cache.size), predicted=None, difference=None,
-                         agrees=False, why=why)  # fmt: skip
+                         agrees=False, reasons=(why,), unit="B")  # fmt: skip
             continue
         other = predicted[index]
         name = f"{cache.kind} cache of {cache.layers or other.layers} layers"
@@ -172,11 +177,12 @@ def _caches(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
             same = cache.cells == other.cells
             why = f"{other.cells:,} cells are predicted." if not same else f"{cache.cells:,} cells, as predicted."
             yield Figure(name=f"{name}, cells", reported=cache.cells, predicted=other.cells,
-                         difference=other.cells - cache.cells, agrees=same, why=why)  # fmt: skip
+                         difference=other.cells - cache.cells, agrees=same, reasons=(why,))  # fmt: skip
         size, agrees = _number(other.size), cache.size.text == other.size.text
         why = f"{cache.size.text} is what is predicted." if agrees else f"Predicted {other.size.text}."
         yield Figure(name=f"{name}, bytes", reported=_number(cache.size), predicted=size,
-                     difference=_difference(_number(cache.size), size), agrees=agrees, why=why)  # fmt: skip
+                     difference=_difference(_number(cache.size), size), agrees=agrees, reasons=(why,),
+                     unit="B")  # fmt: skip
 
 
 def _buffers(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
@@ -190,7 +196,7 @@ def _buffers(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
     together = " + ".join(f"{size.text} on {device}" for device, size in reading.buffers)
     caches = " + ".join(f"{cache.size.text} for {cache.layers} layers" for cache in ours.caches)
     yield Figure(name="kv cache", reported=stated, predicted=predicted, difference=predicted - stated, agrees=agrees,
-                 why=f"Reported {together}; predicted {caches}.")  # fmt: skip
+                 reasons=(f"Reported {together}; predicted {caches}.",), unit="B")  # fmt: skip
 
 
 def _budget(reading: LogReading) -> tuple[Figure, ...]:
@@ -212,15 +218,22 @@ def _budget(reading: LogReading) -> tuple[Figure, ...]:
     )
     agrees = abs(left - available.nearest_bytes) <= slack
     taken = " − ".join(part.text for part in parts)
-    why = (
+    reasons = [
         f"{total.text} × {share.text} − {taken} leaves {float(left) / 2**30:.2f} GiB; the log says {available.text}, "
         f"{'within' if agrees else 'beyond'} the {float(slack) / 2**30:.2f} GiB that the printed digits leave open."
-    )
+    ]
     if not agrees and (graph := reading.amount("graph_estimate")):
-        why += f" From 0.21 on the estimated CUDA-graph pool of {graph.text} is taken off too."
+        reasons.append(f"From 0.21 on the estimated CUDA-graph pool of {graph.text} is taken off too.")
     found = Figure(name="available_kv", reported=available.nearest_bytes, predicted=round(left),
-                   difference=round(left) - available.nearest_bytes, agrees=agrees, why=why)  # fmt: skip
+                   difference=round(left) - available.nearest_bytes, agrees=agrees, reasons=tuple(reasons),
+                   unit="B")  # fmt: skip
     return (found,)
+
+
+def _unit(value: Any) -> Literal["", "B", "requests"]:
+    if isinstance(value, Amount):
+        return "B"
+    return "requests" if isinstance(value, Decimals) else ""
 
 
 def _exact(value: Any) -> Fraction:

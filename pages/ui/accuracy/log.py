@@ -171,7 +171,7 @@ def _figures(one: Explanation) -> None:
 
 
 def _row(figure: Figure) -> tuple[str, ...]:
-    values = (words.value(figure.name, figure.reported), words.value(figure.name, figure.predicted))
+    values = (words.value(figure, figure.reported), words.value(figure, figure.predicted))
     return (words.figure(figure.name), *values, words.difference(figure))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -26,9 +25,7 @@ FIGURES = {
     "conv_state": "Convolution states", "ssm_state": "Recurrent states",
     "full_layer_tokens": "Tokens in full layers", "swa_layer_tokens": "Tokens in window layers",
 }  # fmt: skip
-_IN_BYTES = ("needed_kv", "available_kv", "k_size", "v_size", "kv_size", "kv cache", "conv_state", "ssm_state")
 _SCALE = {"MiB": MIB, "GiB": GIB, "bytes": 1}
-_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z0-9v])")
 
 
 def engine(name: str) -> str:
@@ -140,20 +137,20 @@ def figure(name: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def value(name: str, number: float | None) -> str:
-    """A log's figure as text, with the unit that its name implies."""
+def value(one: Figure, number: float | None) -> str:
+    """One of a figure's two numbers as text."""
     if number is None:
         return "not predicted"
-    if name in _IN_BYTES or name.endswith(", bytes") or re.fullmatch(r"cache \d+", name):
+    if one.unit == "B":
         return format_bytes(number)
-    return f"{number:,.2f}" if name == "max_concurrency" else f"{number:,.0f}"
+    return f"{number:,.2f}" if one.unit == "requests" else f"{number:,.0f}"
 
 
 def difference(one: Figure) -> str:
     """How far a figure is from the prediction, in words."""
     if one.predicted is None:
         return "not predicted"
-    if one.difference == 0 or (one.agrees and value(one.name, one.reported) == value(one.name, one.predicted)):
+    if one.difference == 0 or (one.agrees and value(one, one.reported) == value(one, one.predicted)):
         return "none"
     share = percent(one.predicted / one.reported - 1) if one.reported else "not a share"
     return f"{share}, within the rounding" if one.agrees else share
@@ -161,7 +158,7 @@ def difference(one: Figure) -> str:
 
 def reasons(figures: tuple[Figure, ...]) -> tuple[list[tuple[str, str]], list[str]]:
     """((figure, what is said of it alone)…, what is said of several), so that nothing is read twice."""
-    said = [_SENTENCE.split(one.why) for one in figures]
+    said = [one.reasons for one in figures]
     everything = [sentence for sentences in said for sentence in dict.fromkeys(sentences)]
     shared = [one for one in dict.fromkeys(everything) if everything.count(one) > 1]
     alone = [
@@ -218,7 +215,7 @@ def verdict(one: Explanation, name: str) -> str:
             "" if met == 1 else f": {'both' if met == 2 else f'all {met}'} figures agree"
         )
     far = max((figure for figure in predicted if not figure.agrees), key=_share)
-    both = f"{value(far.name, far.predicted)} predicted, {value(far.name, far.reported)} reported"
+    both = f"{value(far, far.predicted)} predicted, {value(far, far.reported)} reported"
     return f"{met} of {len(predicted)} figures agree; {figure(far.name).lower()}: {both} ({difference(far)})"
 
 
