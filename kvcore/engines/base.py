@@ -24,16 +24,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Layers that share one table of blocks (or one buffer), on one rank.
+    """Layers that share one table of blocks (or one buffer), on one rank, of one kind or of several.
 
     `page_bytes` is one layer's page after padding; `blocks_per_request` None where the engine has no blocks.
     """
 
-    kind: str
+    kinds: tuple[str, ...]
     layers: int
     page_bytes: int
     block_size: int | None = None
     blocks_per_request: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """All its kinds as one word."""
+        return "+".join(self.kinds)
 
 
 @dataclass(frozen=True, slots=True)

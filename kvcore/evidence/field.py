@@ -329,7 +329,7 @@ def _from_pool(report: Report, model: Model) -> Comparison:
     """Tokens that the logged size of one pool makes: it is what was allocated, padding page included."""
     layout = _engine(report).layout(model, _settings(report, model))
     wanted = "sliding" if "swa_layer_tokens" in report.reported else None
-    groups = [group for group in layout.groups if group.kind != "state" and (wanted is None or group.kind == wanted)]
+    groups = [group for group in layout.groups if "state" not in group.kinds and wanted in (None, *group.kinds)]
     page = layout.block_size or 1
     per_token = Fraction(sum(group.page_bytes * group.layers for group in groups[:1]), page)
     note = ""

@@ -159,7 +159,7 @@ def _dtype(settings: LlamaCppSettings) -> str:
 
 def _group(cache: Cache) -> Group:
     largest = max((row.k_bytes + row.v_bytes for row in cache.rows), default=0)
-    return Group(kind=cache.kind, layers=cache.layers, page_bytes=largest)
+    return Group(kinds=(cache.kind,), layers=cache.layers, page_bytes=largest)
 
 
 def _layout_terms(

@@ -110,7 +110,7 @@ def _groups(stage: Stage, need: Need, page: int) -> tuple[Group, ...]:
             latent = "latent" if cell.v_bytes is None else kind
             groups.append(
                 Group(
-                    kind=latent,
+                    kinds=(latent,),
                     layers=cell.layers,
                     page_bytes=page * cell.bytes // cell.layers,
                     block_size=page,
@@ -120,7 +120,9 @@ def _groups(stage: Stage, need: Need, page: int) -> tuple[Group, ...]:
     if stage.state_layers:
         per_layer = stage.state_bytes // stage.state_layers
         groups.append(
-            Group(kind="state", layers=stage.state_layers, page_bytes=per_layer, blocks_per_request=need.state_slots)
+            Group(
+                kinds=("state",), layers=stage.state_layers, page_bytes=per_layer, blocks_per_request=need.state_slots
+            )
         )
     return tuple(groups)
 

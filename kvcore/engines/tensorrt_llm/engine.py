@@ -101,7 +101,7 @@ def _request_bytes(pools: tuple[WindowPool, ...], settings: TensorRtLlmSettings)
 def _group(model: Model, pool: WindowPool, settings: TensorRtLlmSettings) -> Group:
     latent = any(isinstance(memory, Latent) for memory, _ in model.kept)
     return Group(
-        kind="latent" if latent else "sliding" if pool.window < settings.max_seq_len else "full",
+        kinds=("latent" if latent else "sliding" if pool.window < settings.max_seq_len else "full",),
         layers=pool.layers,
         page_bytes=settings.tokens_per_block * pool.token_bytes // pool.layers,
         block_size=settings.tokens_per_block,

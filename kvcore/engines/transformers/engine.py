@@ -50,7 +50,9 @@ class Transformers:
             bytes_per_request=request_bytes(layers, settings, model, settings.max_length),
             fixed_bytes=_fixed(layers),
             groups=tuple(
-                Group(kind=held.kind, layers=count, page_bytes=layer_bytes(held, settings, model, settings.max_length))
+                Group(
+                    kinds=(held.kind,), layers=count, page_bytes=layer_bytes(held, settings, model, settings.max_length)
+                )
                 for held, count in layers
             ),
             terms=_layout_terms(model, settings, layers),

@@ -193,9 +193,8 @@ def _adjusted(model: Model, settings: VllmSettings) -> VllmSettings:
 
 def _group(group: BlockGroup, settings: VllmSettings) -> Group:
     first = group.parts[0][0]
-    kinds = dict.fromkeys(spec.kind for spec, _ in group.parts)
     return Group(
-        kind="+".join(kinds),
+        kinds=tuple(dict.fromkeys(spec.kind for spec, _ in group.parts)),
         layers=group.layers,
         page_bytes=first.page_bytes,
         block_size=first.block_size,

@@ -346,19 +346,19 @@ def _rounding(layout: Layout) -> str:
     """The part of the last block that is empty."""
     for group in layout.groups:
         rooms = (group.block_size or 0) * (group.blocks_per_request or 0)
-        if group.kind.startswith(("full", "latent")) and rooms > layout.max_model_len:
+        if group.kinds[0] in ("full", "latent") and rooms > layout.max_model_len:
             return f"Tokens are kept in blocks of {group.block_size:,}; the last one is partly empty."
     return ""
 
 
 def _takes_blocks(group: Group) -> bool:
-    return group.kind in ("state", "cross") and bool(group.block_size and group.blocks_per_request)
+    return group.kinds in (("state",), ("cross",)) and bool(group.block_size and group.blocks_per_request)
 
 
 def _fixed_part(group: Group) -> str:
     """What a state or a source takes of the pool's blocks."""
     blocks = group.blocks_per_request or 0
-    if group.kind == "state":
+    if group.kinds == ("state",):
         return f"Each group of states takes {blocks} whole block{'s' if blocks > 1 else ''} of the shared pool."
     return f"Cross-attention has room for {blocks * (group.block_size or 0):,} source tokens."
 
