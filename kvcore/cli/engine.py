@@ -8,7 +8,8 @@ import sys
 from typing import Any
 
 from kvcore.cli.options import add_model_options, command_as_text, engine_values, read_memory, read_ranks, term_as_dict
-from kvcore.engines.base import Capacity, Common, Layout
+from kvcore.deployment import Request, as_options
+from kvcore.engines.base import Capacity, Layout
 from kvcore.engines.command import Command
 from kvcore.engines.registry import NAMES, engine
 from kvcore.engines.reserve import command_for
@@ -47,17 +48,18 @@ def _run(options: argparse.Namespace) -> None:
     chosen = engine(options.engine)
     model = files.load(options.model, hub=options.hub, upper_bound=options.upper_bound, stdin=sys.stdin).model
     model = model if options.variant is None else variant(model, options.variant)
-    common = Common(
-        max_model_len=None if options.max_model_len is None else parse_tokens(options.max_model_len),
+    asked = Request(
+        context=None if options.max_model_len is None else parse_tokens(options.max_model_len),
         kv_dtype=options.kv_dtype,
         tp=read_ranks(options.tp, "--tp"),
         pp=read_ranks(options.pp, "--pp"),
         dcp=read_ranks(options.dcp, "--dcp"),
         gpu=None if options.gpu is None else accelerator(options.gpu),
         platform=options.platform,
-        version=options.engine_version,
+        engine_version=options.engine_version,
+        options=as_options(engine_values(chosen, options.unknown)),
     )
-    settings = chosen.settings(model, common, engine_values(chosen, options.unknown))
+    settings = chosen.settings(model, asked)
     layout = chosen.layout(model, settings)
     memory = read_memory(options.kv_bytes, options.kv_gib)
     capacity = None if memory is None else chosen.capacity(model, settings, memory)
@@ -65,7 +67,7 @@ def _run(options: argparse.Namespace) -> None:
         print(json.dumps(engine_as_dict(layout, capacity)))
         return
     try:
-        command: Command | str = command_for(model, chosen, common, settings, layout.max_model_len, memory)
+        command: Command | str = command_for(model, chosen, asked, settings, layout.max_model_len, memory)
     except KVCoreError as refusal:
         command = f"No launch command: {refusal}"
     print(engine_as_text(layout, capacity, command))

@@ -16,28 +16,14 @@ from kvcore.units import MAX_BATCH, format_bytes, parse_tokens
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kvcore.deployment import Deployment, Draft
     from kvcore.engines.command import Command
     from kvcore.model.model import Model
-    from kvcore.plan.deployment import Deployment
-    from kvcore.plan.draft import Draft
     from kvcore.plan.ends import Ends
     from kvcore.plan.plan import Plan
     from kvcore.plan.pools import Pool
     from kvcore.plan.shards import Shard
     from kvcore.plan.whatif import WhatIf
-
-
-# Options of one engine that every deployment has under a name of its own, by the field of the engine's settings.
-_OWN_NAMES = {
-    "mem_fraction_static": "utilization",
-    "free_gpu_memory_fraction": "utilization",
-    "max_running_requests": "max_num_seqs",
-    "chunked_prefill_size": "max_num_batched_tokens",
-    "num_speculative_tokens": "speculative_tokens",
-    "disable_cuda_graph": "enforce_eager",
-    "enable_dp_attention": "dp_attention",
-    "enable_attention_dp": "dp_attention",
-}
 
 
 def add(commands: Any) -> None:
@@ -104,10 +90,10 @@ def _run(options: argparse.Namespace) -> None:
 
 def _deployment(options: argparse.Namespace) -> Deployment:
     """What was asked for, before the GPUs are split; UnitError, EngineError or HardwareError for what cannot be."""
+    from kvcore.deployment import Deployment
     from kvcore.formats import kv_format
     from kvcore.hardware.gpus import accelerator
     from kvcore.model.weight_formats import weight_format
-    from kvcore.plan.deployment import Deployment
 
     chosen = engine(options.engine)
     own = dict(engine_values(chosen, options.unknown))
@@ -120,10 +106,11 @@ def _deployment(options: argparse.Namespace) -> Deployment:
         "dp_attention": options.dp_attention,
     }
     tp, dp = _attention_ranks(own, _side(options, "tp"), _side(options, "dp"))
-    for name, ours in _OWN_NAMES.items():
-        if name in own:
-            common[ours] = own.pop(name)
-    no_prefixes = own.pop("no_prefix_caching", False) or own.pop("disable_radix_cache", False)
+    common |= {"prefix_caching": not options.no_prefix_caching}
+    for option in chosen.options:
+        if option.means is not None and option.field in own:
+            value = own.pop(option.field)
+            common[option.means] = option.says if option.kind == "switch" else value
     context = parse_tokens(options.context, "--context")
     if context < 1:
         raise UnitError("--context: 0 tokens are no request")
@@ -141,7 +128,6 @@ def _deployment(options: argparse.Namespace) -> Deployment:
         engine_version=options.engine_version,
         kv_dtype=options.kv_dtype,
         weight_format=None if options.weight_format is None else weight_format(options.weight_format).name,
-        prefix_caching=not (options.no_prefix_caching or no_prefixes),
         kv_bytes=read_memory(options.kv_bytes, options.kv_gib),
         options=tuple(sorted(own.items())),
         **common,
@@ -163,8 +149,8 @@ def _speculating(model: Model, wanted: Deployment, options: argparse.Namespace) 
 
 
 def _draft(options: argparse.Namespace) -> Draft | None:
+    from kvcore.deployment import OWN_HEAD, Draft
     from kvcore.model.weight_formats import weight_format
-    from kvcore.plan.draft import OWN_HEAD, Draft
     from kvcore.sources import files
 
     if options.draft is None:
@@ -290,6 +276,8 @@ def _share(text: str) -> float:
 
 _SIDES = ("tp", "pp", "dp", "dcp")
 _SWITCHES = ("expert_parallel", "dp_attention")
+# What a remedy changes is said in this order, and everything else behind it.
+_FIRST = ("gpu", "context", *_SIDES, *_SWITCHES, "engine", "engine_version", "kv_dtype", "weight_format")
 # Remedies that the table shows; JSON has them all.
 SHOWN = 6
 
@@ -304,7 +292,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
     """The stable JSON form of a plan. Memory is that of one GPU; figures without a range are best guesses."""
     from kvcore.hardware.prices import hourly
     from kvcore.plan.answers import least_utilization
-    from kvcore.plan.speculation import proposer
+    from kvcore.ranks.speculation import proposer
 
     deployment, tightest = plan.deployment, _tightest(plan)
     price = hourly(deployment.gpu, deployment.gpus)
@@ -395,8 +383,9 @@ def remedy_as_dict(remedy: WhatIf, before: Deployment) -> dict[str, Any]:
 
 
 def _changed(before: Deployment, after: Deployment) -> dict[str, Any]:
-    names = [field.name for field in fields(after) if getattr(after, field.name) != getattr(before, field.name)]
-    found = {name: getattr(after, name) for name in names}
+    names = dict.fromkeys((*_FIRST, *(field.name for field in fields(after))))
+    changed = [name for name in names if getattr(after, name) != getattr(before, name)]
+    found = {name: getattr(after, name) for name in changed}
     if "gpu" in found:
         found["gpu"] = after.gpu.id
     if after.draft is not None and "draft" in found:

@@ -10,18 +10,14 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
-from typing import TYPE_CHECKING
 
+from kvcore.deployment import Deployment, Draft
 from kvcore.errors import EngineError
 from kvcore.formats import kv_format
 from kvcore.model.model import Files, Model
 from kvcore.model.weight_formats import weight_format
 from kvcore.plan.machines import not_followed
 from kvcore.sources.hub import CONFIG
-
-if TYPE_CHECKING:
-    from kvcore.plan.deployment import Deployment
-    from kvcore.plan.draft import Draft
 
 # What stands for a model whose name cannot be shown safely.
 PLACEHOLDER = "MODEL"

@@ -5,17 +5,17 @@ The third, what the model must remember now, is kvcore.size's; the three differ 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from kvcore.engines.base import Capacity, Common, Engine, Layout
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.base import Capacity, Engine, Layout
 from kvcore.engines.command import Command, refuse_launch
 from kvcore.engines.registry import NAMES, engine
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,9 @@ def reserve(
 
     A refusal is an answer here and not an error; EngineError only for an engine that is not known.
     """
-    chosen = engine(name)
-    common = Common(max_model_len=length, kv_dtype=kv_dtype, tp=tp, gpu=gpu)
+    chosen, asked = engine(name), Request(context=length, kv_dtype=kv_dtype, tp=tp, gpu=gpu)
     try:
-        settings = chosen.settings(model, common, {})
+        settings = chosen.settings(model, asked)
         layout = chosen.layout(model, settings)
     except KVCoreError as refusal:
         return Reservation(
@@ -73,40 +72,32 @@ def reserve(
         length=layout.max_model_len,
         layout=layout,
         capacity=capacity,
-        command=_command(model, chosen, common, settings, layout.max_model_len, kv_bytes),
+        command=_command(model, chosen, asked, settings, layout.max_model_len, kv_bytes),
         refused=refused,
         reason=reason,
     )
 
 
 def _command(
-    model: Model, chosen: Engine, common: Common, settings: Any, length: int, kv_bytes: int | None
+    model: Model, chosen: Engine, asked: Request, settings: Any, length: int, kv_bytes: int | None
 ) -> Command | str:
     try:
-        return command_for(model, chosen, common, settings, length, kv_bytes)
+        return command_for(model, chosen, asked, settings, length, kv_bytes)
     except KVCoreError as refusal:
         return str(refusal)
 
 
 def command_for(
-    model: Model, chosen: Engine, common: Common, settings: Any, length: int, kv_bytes: int | None
+    model: Model, chosen: Engine, asked: Request, settings: Any, length: int, kv_bytes: int | None
 ) -> Command:
     """The command that starts an engine with these settings for requests of `length` tokens.
 
     `kv_bytes` are the memory for the cache on each rank, None for the engine's own share. EngineError or UnitError
     where no command does.
     """
-    deployment = Deployment(
-        gpu=common.gpu or accelerator(_UNNAMED),
-        context=length,
-        tp=common.tp,
-        pp=common.pp,
-        dcp=common.dcp,
-        engine=chosen.name,
-        engine_version=common.version,
-        kv_dtype=common.kv_dtype,
-        kv_bytes=kv_bytes,
-    )
+    said = {one.name: getattr(asked, one.name) for one in fields(Request)}
+    said |= {"gpu": asked.gpu or accelerator(_UNNAMED), "context": length}
+    deployment = Deployment(engine=chosen.name, kv_bytes=kv_bytes, **said)
     refuse_launch(model, deployment)
     return chosen.launch(model, deployment, settings)
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from kvcore.engines.base import Common
+from kvcore.deployment import Request, as_options
 from kvcore.engines.log import UNLIMITED
 from kvcore.engines.registry import engine
 from kvcore.errors import KVCoreError
@@ -288,7 +288,7 @@ def _sentence(text: str) -> str:
 def _sizes(file: Records, row: Mapping[str, Any]) -> Case:
     """One run that states its caches: the size of all of them together."""
     chosen, model = engine(file.engine), catalogue.load(row["model_id"])
-    settings = chosen.settings(model, Common(max_model_len=None, platform="cpu"), row["settings"])
+    settings = chosen.settings(model, Request(platform="cpu", options=as_options(row["settings"])))
     reading = read_back(chosen.capacity(model, settings, UNLIMITED))
     ours = sum(cache.size.nearest_bytes for cache in (reading.caches if reading else ())) / MIB
     stated = sum(size["mib"] for size in row["sizes"])
@@ -321,10 +321,11 @@ def _plan(file: Records, row: Mapping[str, Any]) -> Case:
     The code was given the model from its config.json alone, without the quantiser's file beside it.
     """
     model, chosen = model_from_config(catalogue.raw_config(row["model"]), row["model"]), engine(file.engine)
-    common = Common(
-        max_model_len=row["max_model_len"], kv_dtype=row["asked_kv_dtype"], tp=row["tp"], version=file.version
-    )
-    layout = chosen.layout(model, chosen.settings(model, common, row["settings"]))
+    asked = Request(
+        context=row["max_model_len"], kv_dtype=row["asked_kv_dtype"], tp=row["tp"], engine_version=file.version,
+        options=as_options(row["settings"]),
+    )  # fmt: skip
+    layout = chosen.layout(model, chosen.settings(model, asked))
     pairs = [
         (row["bytes_per_request"], layout.bytes_per_request),
         (row["bytes_per_block"], layout.bytes_per_block),

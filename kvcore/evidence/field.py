@@ -15,12 +15,13 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from kvcore.engines.base import Common, Engine
+from kvcore.deployment import Request, as_options
+from kvcore.engines.base import Engine
 from kvcore.engines.log import UNLIMITED, Amount, read_amount
 from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, KVCoreError
 from kvcore.formats import KVFormat, kv_format
-from kvcore.logs.predict import longest_request, read_back
+from kvcore.logs.predict import longest_that_fits, read_back
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.model.memories import Attention, Indexer, Latent
 from kvcore.paths import DATA
@@ -278,16 +279,17 @@ def _settings(report: Report, model: Model) -> Any:
     by_context = chosen.log.context_option is not None
     if chosen.log.context_option is not None:
         values.setdefault(chosen.log.context_option, report.max_model_len)
-    common = Common(
+    asked = Request(
         # Where the length is not stated the figure does not depend on it; any length that fits will do.
-        max_model_len=None if by_context else report.max_model_len or 4096,
+        context=None if by_context else report.max_model_len or 4096,
         kv_dtype=report.kv_dtype,
         tp=report.tp,
         pp=report.pp,
         gpu=None if report.gpu_id is None else accelerator(report.gpu_id),
-        version=None if by_context else report.engine_version,
+        engine_version=None if by_context else report.engine_version,
+        options=as_options(values),
     )
-    return chosen.settings(model, common, values)
+    return chosen.settings(model, asked)
 
 
 def _engine(report: Report) -> Engine:
@@ -313,7 +315,7 @@ def _from_memory(report: Report, model: Model) -> Comparison:
         return _comparison(report, "blocks", "blocks", stated["gpu_blocks"], near.blocks, low.blocks, high.blocks)
     if "est_max_len" in stated:
         settings, sizes = _settings(report, model), (near.kv_bytes, low.kv_bytes, high.kv_bytes)
-        lengths = [longest_request(_engine(report), model, settings, one) for one in sizes]
+        lengths = [longest_that_fits(_engine(report), model, settings, one) for one in sizes]
         figure = "estimated_max_model_len"
         return _comparison(report, figure, "tokens", stated["est_max_len"], lengths[0], lengths[1], lengths[2])
     if "concurrency" in stated:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kvcore.engines.base import Capacity, Common
+from kvcore.deployment import Request, as_options
+from kvcore.engines.base import Capacity
 from kvcore.engines.registry import engine
-from kvcore.logs.predict import longest_request
+from kvcore.logs.predict import longest_that_fits
 from kvcore.model import Model, model_from_config
 from kvcore.paths import DATA
 
@@ -88,13 +89,16 @@ class Recording:
         model = self.model()
         settings = self._settings(model, self.asked_len)
         if self.asked_len is None:
-            longest = longest_request(engine(self.engine), model, settings, self.kv_memory_bytes)
+            longest = longest_that_fits(engine(self.engine), model, settings, self.kv_memory_bytes)
             settings = self._settings(model, longest)
         return settings
 
     def _settings(self, model: Model, length: int | None) -> Any:
-        common = Common(max_model_len=length, kv_dtype=self.kv_dtype, platform="cpu", version=self.version)
-        return engine(self.engine).settings(model, common, self.options)
+        asked = Request(
+            context=length, kv_dtype=self.kv_dtype, platform="cpu", engine_version=self.version,
+            options=as_options(self.options),
+        )  # fmt: skip
+        return engine(self.engine).settings(model, asked)
 
     def predicted(self) -> Capacity:
         """The pool that this memory makes; EngineError for what the engine refuses."""

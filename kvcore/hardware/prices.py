@@ -13,10 +13,10 @@ from datetime import date
 from functools import cache
 from statistics import median
 
+from kvcore.deployment import Deployment
 from kvcore.errors import HardwareError
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.paths import DATA
-from kvcore.plan.deployment import Deployment
 
 _FILE = "prices.csv"
 ON_DEMAND = "on-demand"

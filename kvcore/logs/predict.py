@@ -8,7 +8,8 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from kvcore.engines.base import Capacity, Common, Engine, Layout
+from kvcore.deployment import Request, as_options
+from kvcore.engines.base import Capacity, Engine, Layout
 from kvcore.engines.log import Amount, LogReading
 from kvcore.engines.registry import engine
 from kvcore.logs.reading import read_log
@@ -61,7 +62,7 @@ def read_back(capacity: Capacity) -> LogReading | None:
     return next(iter(read_log("\n".join(capacity.log_lines))), None)
 
 
-def longest_request(chosen: Engine, model: Model, settings: Any, kv_bytes: int) -> int:
+def longest_that_fits(chosen: Engine, model: Model, settings: Any, kv_bytes: int) -> int:
     """The longest request that the engine names where it refuses this memory, 0 where it names none.
 
     The one that it was asked for where it does not refuse.
@@ -76,17 +77,17 @@ def longest_request(chosen: Engine, model: Model, settings: Any, kv_bytes: int) 
 def _settings(chosen: Engine, model: Model, reading: LogReading, version: str | None) -> Any:
     """The engine's settings as far as the log states them."""
     facts, rules = reading.facts, chosen.log
-    common = Common(
-        max_model_len=rules.length(reading),
+    asked = Request(
+        context=rules.length(reading),
         kv_dtype=rules.kv_dtype(reading),
         tp=facts.get("tensor_parallel_size") or 1,
         pp=facts.get("pipeline_parallel_size") or 1,
         dcp=facts.get("decode_context_parallel_size") or 1,
         platform="cpu" if facts.get("platform") == "cpu" else "cuda",
-        version=version,
+        engine_version=version,
+        options=as_options(rules.options(reading)),
     )
-    values = {name: value for name, value in rules.options(reading).items() if value is not None}
-    return rules.completed(chosen.settings(model, common, values), reading)
+    return rules.completed(chosen.settings(model, asked), reading)
 
 
 def printed(prediction: Prediction, name: str, place: int) -> Any:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from kvcore.deployment import Deployment
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import WEIGHT_FORMATS, weight_format, weights_bytes
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.pools import has_share, usable_share
 from kvcore.plan.quality_words import cache_quality
 from kvcore.plan.sharing import SLOTS, batched_tokens

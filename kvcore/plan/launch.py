@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvcore.deployment import Deployment
 from kvcore.engines.command import Command, refuse_launch
 from kvcore.engines.registry import engine
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.fill.settings import engine_settings
 
 if TYPE_CHECKING:
     from kvcore.plan.plan import Plan
@@ -27,7 +26,7 @@ def launch(model: Model, deployment: Deployment, users: int | None = None) -> Co
     refuse_launch(model, deployment)
     each = -(-(users or 0) // deployment.dp) or deployment.max_num_seqs or 1
     room = chosen.room_for(deployment, each)
-    return chosen.launch(model, deployment, engine_settings(model, deployment, deployment.context, room))
+    return chosen.launch(model, deployment, chosen.settings(model, deployment.unless_stated(room)))
 
 
 def launch_plan(plan: Plan) -> Command:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kvcore.model.model import Model
 from kvcore.plan.ends import Ends
-from kvcore.plan.rank_weights import TOWERS, RankWeights
+from kvcore.ranks.weights import TOWERS, RankWeights
 from kvcore.sources import catalogue
 
 _CONFIGS = ("vision_config", "audio_config")

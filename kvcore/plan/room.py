@@ -10,7 +10,7 @@ from kvcore.formats import KVFormat
 from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import weights_bytes
-from kvcore.plan.sharding import rank_bytes
+from kvcore.ranks.memories import rank_bytes
 
 MAX_GPUS = 4096
 

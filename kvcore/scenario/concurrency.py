@@ -9,13 +9,11 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from kvcore.deployment import MAX_GPUS, OWN, OWN_HEAD, Deployment, Draft, Split, read_split
 from kvcore.engines.registry import engine
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.weight_formats import weight_format
-from kvcore.plan.deployment import MAX_GPUS, Deployment
-from kvcore.plan.draft import OWN, OWN_HEAD, Draft
-from kvcore.plan.split import Split, read_split, split_of
 from kvcore.plan.sweep import LEVERS
 from kvcore.scenario.scenario import HOST_GPUS, Scenario, read_query, write_query
 from kvcore.units import GIB, MAX_BATCH, is_whole, parse_bytes, parse_tokens
@@ -116,15 +114,9 @@ def deployment(scenario: Scenario, options: ConcurrencyOptions, split: Split) ->
 
     Options in `more` that the engine does not have are left out. Raises UnitError or HardwareError for what cannot be.
     """
-    return Deployment(
+    found = Deployment(
         gpu=accelerator(scenario.gpu),
         context=max(1, scenario.tokens),
-        tp=split.tp,
-        pp=split.pp,
-        dp=split.dp,
-        dcp=split.dcp,
-        expert_parallel=split.expert_parallel,
-        dp_attention=split.dp_attention,
         engine=scenario.engine,
         engine_version=options.version or None,
         kv_dtype=scenario.kv,
@@ -139,6 +131,7 @@ def deployment(scenario: Scenario, options: ConcurrencyOptions, split: Split) ->
         kv_bytes=parse_bytes(options.have) if options.have else None,
         options=_typed(scenario.engine, options.more),
     )
+    return found.on(split)
 
 
 def taken(
@@ -151,7 +144,7 @@ def taken(
         options,
         users=options.users if users is None else users,
         count=changed.gpus,
-        split=split_of(changed).text,
+        split=changed.split.text,
         weights=changed.weight_format or AUTO,
         have="" if have is None else f"{have // GIB} GiB" if have % GIB == 0 else f"{have} B",
         util=changed.utilization or 0.0,

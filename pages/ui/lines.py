@@ -1,8 +1,9 @@
-"""The growth chart: bytes over tokens, both axes logarithmic."""
+"""Line charts on logarithmic axes: the growth of a cache, and the names that such charts write beside their lines."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,6 +224,69 @@ def _end_labels(
         }
         labels.append(free_text(in_chart(line.name), colours, colour=look[line.id][0], **at))
     return labels
+
+
+# How far a plot reaches beyond its lines, in widths of them: there each is joined to its name in the margin.
+BESIDE = 0.06
+# How wide a character of a name is at most on average, in pixels.
+_CHARACTER_PX = 8.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineEnd:
+    """Where a line ends, `x` as drawn and `y` as a power of ten, and its name in one line of text or more."""
+
+    x: float
+    y: float
+    name: tuple[str, ...]
+    colour: str
+    bold: bool
+
+
+def names_beside(
+    ends: Sequence[LineEnd], *, xs: tuple[float, float], ys: tuple[float, float], height: int, colours: Palette
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+    """(names in the margin, moved apart, what joins each to its line, width of that margin in pixels).
+
+    `xs` and `ys` are the ends of both axes as powers of ten, `height` that of the figure in pixels.
+    """
+    (first, last), (low, high) = xs, ys
+    lines = max(len(end.name) for end in ends)
+    step = FONT_SIZE * (0.4 + 0.95 * lines) / (height - 80) * (high - low)
+    ordered = sorted(ends, key=lambda end: end.y)
+    places = spread([end.y for end in ordered], step, low + step / 2, high - step / 2)
+    edge = 10 ** (last + BESIDE * (last - first))
+    notes, shapes = [], []
+    for end, place in zip(ordered, places, strict=True):
+        name = "<br>".join(in_chart(part) for part in end.name)
+        notes.append(
+            {"text": f"<b>{name}</b>" if end.bold else name, "x": 1, "xref": "paper", "y": place, "xanchor": "left",
+             "yanchor": "middle", "xshift": 4, "align": "left", "showarrow": False, "borderpad": 0,
+             "bgcolor": colours.background, "font": {"size": FONT_SIZE, "color": end.colour}}
+        )  # fmt: skip
+        shapes.append(
+            {"type": "line", "x0": end.x, "x1": edge, "y0": 10**end.y, "y1": 10**place,
+             "line": {"color": end.colour, "width": 1}}
+        )  # fmt: skip
+    longest = max(len(part) for end in ends for part in end.name)
+    return notes, shapes, math.ceil(longest * _CHARACTER_PX) + 10
+
+
+def spread(wanted: Sequence[float], step: float, low: float, high: float) -> list[float]:
+    """Ascending places as near as can be to those wanted, `step` apart and within low … high while there is room.
+
+    Neighbours that touch are pooled and stand evenly around their mean.
+    """
+    pools: list[list[float]] = []  # [sum of wanted first places, members]
+    for at, place in enumerate(wanted):
+        pools.append([place - at * step, 1])
+        while len(pools) > 1 and pools[-2][0] / pools[-2][1] > pools[-1][0] / pools[-1][1]:
+            total, members = pools.pop()
+            pools[-1][0] += total
+            pools[-1][1] += members
+    bases = [total / members for total, members in pools for _ in range(int(members))]
+    top = high - (len(wanted) - 1) * step
+    return [max(low, min(base, top)) + at * step for at, base in enumerate(bases)]
 
 
 def free_text(text: str, colours: Palette, size: int = FONT_SIZE, colour: str = "", **place: Any) -> dict[str, Any]:

@@ -140,38 +140,6 @@ def _said(text: str, found: tuple[Accelerator, ...], before: str) -> str:
     return f"GPU: {text!r} can be {names}{more}. {stays}: choose one of them."
 
 
-STYLE = """<style>
-.kv-scroll{overflow-x:auto;max-width:100%}
-.kv-table{border-collapse:collapse;font-size:1rem;line-height:1.4;width:100%}
-.kv-table th,.kv-table td{text-align:left;vertical-align:top;padding:.45rem .8rem;border-bottom:1px solid
-  color-mix(in srgb,currentColor 18%,transparent)}
-.kv-table th{font-weight:400}
-.kv-table thead th,.kv-table tr.on th{font-weight:600}
-.kv-table thead th{vertical-align:bottom;border-bottom-width:2px}
-.kv-table .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-.kv-table tr.on{box-shadow:inset 4px 0 0 currentColor}
-.kv-table tr.on td.n{font-weight:600}
-.kv-table small{display:block;font-size:.875rem;font-weight:400;opacity:.86}
-.kv-table small a{color:inherit;text-decoration:underline}
-.kv-table .w{min-width:12rem}
-@media (max-width:640px){
-.kv-table,.kv-table tbody{display:block}
-.kv-table thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
-.kv-table tr{display:block;padding:.6rem .2rem;border-bottom:1px solid color-mix(in srgb,currentColor 30%,transparent)}
-.kv-table tr.on{padding-left:.8rem}
-.kv-table tbody th,.kv-table tbody td{display:grid;grid-template-columns:minmax(0,10fr) minmax(0,12fr);gap:0 .8rem;
-  border:0;padding:.15rem 0;min-width:0;white-space:normal;text-align:left;overflow-wrap:anywhere}
-.kv-table tbody th{display:block;font-weight:600}
-.kv-table tbody .n{text-align:left;white-space:normal}
-.kv-table .w{min-width:0}
-.kv-table td::before{content:attr(data-title);opacity:.86}
-.kv-table td.bare{display:block}
-.kv-table td.none{display:none}
-.kv-table td small{grid-column:2}
-}
-</style>"""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cited:
     """A cell with its sources below: (name, address) of each, the address empty where there is none to go to."""
@@ -205,7 +173,7 @@ def table(
         body.append(f"<tr role='row'{mark}>{cells}</tr>")
     name = escape(caption)
     return (
-        f"{STYLE}<div class='kv-scroll' role='region' tabindex='0' aria-label='{name}'>"
+        f"<div class='kv-scroll' role='region' tabindex='0' aria-label='{name}'>"
         f"<table class='kv-table' role='table' aria-label='{name}'><thead role='rowgroup'><tr role='row'>{head}</tr>"
         f"</thead><tbody role='rowgroup'>{''.join(body)}</tbody></table></div>"
     )

@@ -17,6 +17,7 @@ from pages.ui.accuracy import words
 from pages.ui.accuracy.log import EXAMPLE, EXAMPLE_MODEL
 from pages.ui.accuracy.sections import frame
 from pages.ui.size import sections
+from tests.pages.rendered import html_bodies
 
 APP = str(Path(__file__).parents[2] / "app.py")
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
@@ -50,7 +51,7 @@ def paste(at: AppTest, text: str) -> AppTest:
 
 def texts(at: AppTest) -> str:
     found = [one.value for one in (*at.markdown, *at.caption, *at.subheader)]
-    return "\n".join([*found, *(html.proto.body for html in at.get("html"))])
+    return "\n".join([*found, *html_bodies(at)])
 
 
 def alt(at: AppTest) -> str:
@@ -185,7 +186,7 @@ def test_a_huge_log_is_read() -> None:
 
 def test_markup_in_a_log_is_text() -> None:
     at = paste(open_page(), LOG.replace(LLAMA, "x/<img src=x onerror=alert(1)>[a](javascript:1)"))
-    bodies = "".join(html.proto.body for html in at.get("html"))
+    bodies = "".join(html_bodies(at))
     assert "<img" not in bodies
     assert not [one for one in at.markdown if "](javascript" in one.value]
 

@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.deployment import Deployment, Draft, Split
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import Draft
 from kvcore.plan.ends import Ends
 from kvcore.plan.grid import Grid, grid
 from kvcore.plan.plan import make_plan
-from kvcore.plan.split import Split
 from kvcore.plan.sweep import LEVERS
 from kvcore.scenario.concurrency import ConcurrencyOptions
 from kvcore.scenario.scenario import HOST_GPUS, Scenario
@@ -26,6 +24,7 @@ from kvcore.units import GIB
 from pages.ui import theme
 from pages.ui.concurrency import address, curves, examples, levers, memory, sweep_chart, words
 from pages.ui.concurrency import grid as plan_grid
+from tests.pages.rendered import html_bodies
 from tests.pages.rendered import rendered as read
 
 APP = str(Path(__file__).parents[2] / "app.py")
@@ -68,7 +67,7 @@ def captions(at: AppTest) -> str:
 
 
 def tables(at: AppTest) -> str:
-    return "".join(html.proto.body for html in at.get("html") if "kv-table" in html.proto.body)
+    return "".join(body for body in html_bodies(at) if "kv-table" in body)
 
 
 def alts(at: AppTest) -> list[str]:
@@ -290,7 +289,7 @@ def test_who_proposes_tokens_is_chosen_and_travels() -> None:
     at.selectbox(key="plan_draft").set_value("Qwen/Qwen3-0.6B")
     rerun(at)
     assert at.query_params["draft"] == "Qwen/Qwen3-0.6B"
-    shown = " ".join(html.proto.body for html in at.get("html"))
+    shown = " ".join(html_bodies(at))
     assert "draft model or prediction layers" in shown
     assert "draft_model" in " ".join(code.value for code in at.code)
     at = open_page(model="deepseek-ai/DeepSeek-V3", gpu="h200-sxm", spec="1", draft="mtp")
@@ -356,7 +355,9 @@ def test_the_machine_travels_from_screen_to_screen() -> None:
 
 
 def plan_of(users: int = 30, pool: int | None = 50 * GIB, **more: int):  # type: ignore[no-untyped-def]
-    deployment = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, kv_bytes=pool, **more)
+    deployment = Deployment(
+        gpu=accelerator("h100-sxm"), context=32_768, tp=8, kv_bytes=pool, **{"engine": "vllm", **more}
+    )
     return make_plan(catalogue.load(LLAMA), deployment, users)
 
 
@@ -379,8 +380,10 @@ def test_what_proposes_is_a_part_of_the_bar() -> None:
     plain, drafted = (
         memory.shares(make_plan(catalogue.load(LLAMA), deployment, 1))[0]
         for deployment in (
-            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8),
-            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, speculative_tokens=2, draft=draft),
+            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, engine="vllm"),
+            Deployment(
+                gpu=accelerator("h100-sxm"), context=32_768, tp=8, speculative_tokens=2, draft=draft, engine="vllm"
+            ),
         )
     )
     assert drafted.weights == plain.weights
@@ -565,7 +568,7 @@ def test_the_longest_context_of_all_users_and_the_least_share_are_told() -> None
         found for one in (*at.caption, *at.markdown) if (found := re.search(r"need a share of 0\.(\d\d)", one.value))
     ]
     share = int(said[0][1]) / 100
-    model, wanted = catalogue.load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8)
+    model, wanted = catalogue.load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, engine="vllm")
     assert make_plan(model, replace(wanted, utilization=share), 30).fits
     assert not make_plan(model, replace(wanted, utilization=share - 0.01), 30).fits
 
@@ -782,13 +785,13 @@ def test_users_are_said_to_fit_in_three_ways(users: int, one: str, said: str) ->
 def test_what_may_fit_is_said_alike_everywhere() -> None:
     """Between the safe and the hopeful end: in the title, on the card, beside the grid and in the comparison."""
     model = catalogue.load(LLAMA)
-    most = make_plan(model, Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8)).requests
+    most = make_plan(model, Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, engine="vllm")).requests
     assert most is not None
     assert most.low < most.best < most.high
     for users, why in ((most.best, "at best guess"), (most.high, "at the hopeful end only")):
         at = open_page(users=str(users), kept="as-is", split="tp8")
         assert title(at).startswith(f"{users} users may fit, or not: ")
-        cards_html = " ".join(html.proto.body for html in at.get("html")) + captions(at)
+        cards_html = " ".join(html_bodies(at)) + captions(at)
         assert f"{users} users may fit, or not: {why}" in read(cards_html)
         assert any(f"{users} requests of 32K tokens may fit, or not: " in read(one.value) for one in at.markdown)
         assert f"{users}: may fit, or not" in tables(at)

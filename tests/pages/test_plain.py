@@ -22,7 +22,7 @@ from kvcore.variants import levers
 from pages.ui import lines, models, theme
 from pages.ui.text import MAX_NAME, in_chart, plain, tidy_name
 from pages.ui.variants import lower
-from tests.pages.rendered import rendered, resolved, unescaped
+from tests.pages.rendered import html_bodies, rendered, resolved, unescaped
 
 APP = str(Path(__file__).parents[2] / "app.py")
 SCREENS = ("size", "variants", "concurrency", "accuracy")
@@ -100,7 +100,7 @@ def inner(proto: Any) -> Iterator[Any]:
 
 
 def bodies(at: AppTest) -> str:
-    return "".join(html.proto.body for html in at.get("html"))
+    return "".join(html_bodies(at))
 
 
 def check(at: AppTest, *, least: int = 1, word: str = "evil") -> list[str]:

@@ -20,9 +20,10 @@ from kvcore.units import GIB, format_bytes
 from kvcore.variants.ladder import ladder
 from kvcore.variants.levers import lever, levers
 from kvcore.variants.variants import variant
-from pages.ui import theme, widgets
+from pages.ui import lines, theme, widgets
 from pages.ui.size import sections
 from pages.ui.variants import curves, facts, lessons, lower, words
+from tests.pages.rendered import html_bodies
 
 APP = str(Path(__file__).parents[2] / "app.py")
 
@@ -70,7 +71,7 @@ def alts(at: AppTest) -> list[str]:
 
 
 def table_html(at: AppTest) -> str:
-    return "".join(html.proto.body for html in at.get("html") if "kv-table" in html.proto.body)
+    return "".join(body for body in html_bodies(at) if "kv-table" in body)
 
 
 def test_opens_on_the_shipped_model_and_what_it_saves() -> None:
@@ -262,11 +263,11 @@ def test_their_cache_may_be_in_another_format() -> None:
 
 
 def test_names_stand_apart_and_near_their_lines() -> None:
-    assert curves.spread([0.0, 5.0, 9.0], 1.0, 0.0, 10.0) == [0.0, 5.0, 9.0]
-    assert curves.spread([4.0, 4.0], 1.0, 0.0, 10.0) == [3.5, 4.5]
-    assert curves.spread([9.9, 10.0], 1.0, 0.0, 10.0) == [9.0, 10.0]
-    assert curves.spread([0.0, 0.0, 0.1], 1.0, 0.0, 10.0) == [0.0, 1.0, 2.0]
-    crowded = curves.spread([1.0, 1.1, 1.2, 5.0, 5.1], 0.5, 0.0, 6.0)
+    assert lines.spread([0.0, 5.0, 9.0], 1.0, 0.0, 10.0) == [0.0, 5.0, 9.0]
+    assert lines.spread([4.0, 4.0], 1.0, 0.0, 10.0) == [3.5, 4.5]
+    assert lines.spread([9.9, 10.0], 1.0, 0.0, 10.0) == [9.0, 10.0]
+    assert lines.spread([0.0, 0.0, 0.1], 1.0, 0.0, 10.0) == [0.0, 1.0, 2.0]
+    crowded = lines.spread([1.0, 1.1, 1.2, 5.0, 5.1], 0.5, 0.0, 6.0)
     assert all(after - before >= 0.5 - 1e-9 for before, after in pairwise(crowded))
 
 

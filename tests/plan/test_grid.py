@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import NAMES
 from kvcore.hardware.gpus import accelerator
 from kvcore.plan.answers import most_users
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import grid
 from kvcore.plan.overheads import total_overheads
 from kvcore.plan.plan import make_plan
@@ -27,7 +27,7 @@ GPUS = ("rtx-4090", "h200-sxm", "b200")
 
 
 def plain(**changes: Any) -> Deployment:
-    return replace(Deployment(gpu=accelerator("h200-sxm"), context=8192), **changes)
+    return replace(Deployment(gpu=accelerator("h200-sxm"), context=8192, engine="vllm"), **changes)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from benchmarks import llamacpp_parser
+from kvcore.deployment import OWN_HEAD, Deployment, Draft
 from kvcore.engines.command import PLACEHOLDER, Command
 from kvcore.engines.registry import NAMES
 from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import OWN_HEAD, Draft
 from kvcore.plan.launch import launch
 from kvcore.sources import catalogue
 from tests.plan import engine_parsers, transformers_script

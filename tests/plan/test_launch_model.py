@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from kvcore.deployment import Draft
 from kvcore.engines.command import PLACEHOLDER, Command
 from kvcore.engines.registry import NAMES
 from kvcore.errors import EngineError
 from kvcore.model.model import Files, Model
-from kvcore.plan.draft import Draft
 from kvcore.plan.launch import launch
 from kvcore.sources import catalogue
 from kvcore.sources import files as sources

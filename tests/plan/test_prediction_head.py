@@ -9,7 +9,7 @@ import pytest
 from kvcore.model import model_from_config
 from kvcore.model.memories import Attention, Indexer, Latent
 from kvcore.model.prediction import left_alone
-from kvcore.plan.prediction_head import no_head, prediction_head
+from kvcore.ranks.parts import no_head, prediction_head
 from kvcore.sources import catalogue
 from tests.models import llama, model
 

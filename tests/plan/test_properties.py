@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import NAMES
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.plan.answers import longest_context, most_users
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.plan import make_plan
 from kvcore.sources.catalogue import entries, load

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvcore.engines.base import Common
+from kvcore.deployment import Request
 from kvcore.errors import EngineError
 from kvcore.model.gguf_layers import ARCHITECTURES, Architecture
 from kvcore.model.memories import Attention, CrossAttention, Latent, Memory, State
@@ -122,13 +122,13 @@ def _latent(memory: Latent, rule: Architecture, model: Model) -> Memory:
     return memory
 
 
-def refuse_parallel(common: Common) -> None:
+def refuse_parallel(asked: Request) -> None:
     """EngineError for ways to divide a model over devices that llama.cpp has not, or that are not laid out here."""
-    if common.tp > 1:
+    if asked.tp > 1:
         raise EngineError(
-            f"tp {common.tp}: only --split-mode tensor divides heads, and it is not laid out here; "
+            f"tp {asked.tp}: only --split-mode tensor divides heads, and it is not laid out here; "
             "layers are divided over devices with pp",
             engine="llama.cpp",
         )
-    if common.dcp > 1:
-        raise EngineError(f"dcp {common.dcp}: there is no decode context parallel", engine="llama.cpp")
+    if asked.dcp > 1:
+        raise EngineError(f"dcp {asked.dcp}: there is no decode context parallel", engine="llama.cpp")

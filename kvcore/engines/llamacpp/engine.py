@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvcore.engines.base import Capacity, Common, Group, Layout, Note
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.base import Capacity, Group, Layout, Note
 from kvcore.engines.command import Command
 from kvcore.engines.llamacpp.caches import Cache, make_caches
 from kvcore.engines.llamacpp.devices import HOST
@@ -26,10 +26,6 @@ from kvcore.engines.llamacpp.settings import (
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.size import Term
-
-if TYPE_CHECKING:
-    from kvcore.plan.deployment import Deployment
-
 
 _HABITS = (
     ("sliding", "Windows of all slots and one micro-batch have cells, in whole 256s."),
@@ -51,11 +47,11 @@ class LlamaCpp:
     step_memory = False
     log = LLAMACPP_LOG
 
-    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> LlamaCppSettings:
-        """See Engine.settings. Without --ctx-size it is the least with which a slot holds max_model_len, and without
-        that the training context; without max_model_len, requests are as long as a slot allows.
+    def settings(self, model: Model, asked: Request) -> LlamaCppSettings:
+        """See Engine.settings. Without --ctx-size it is the least with which a slot holds the longest request, and
+        without that the training context; where none is asked for, requests are as long as a slot allows.
         """
-        return make_settings(model, common, values)
+        return make_settings(model, asked)
 
     def layout(self, model: Model, settings: LlamaCppSettings) -> Layout:
         """A slot's share of the fullest device's cache; EngineError for what llama.cpp refuses or a slot too short."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvcore.deployment import Deployment, Draft
 from kvcore.engines.command import Command, gguf_file, model_reference, other_weights, stem, stored_format
 from kvcore.engines.llamacpp.settings import FIXED, MAX_SLOTS, OPTIONS, LlamaCppSettings
 from kvcore.model.model import Model
@@ -11,8 +12,6 @@ from kvcore.model.weight_formats import weight_format
 
 if TYPE_CHECKING:
     from kvcore.engines.ollama import OllamaSettings
-    from kvcore.plan.deployment import Deployment
-    from kvcore.plan.draft import Draft
 
 OLLAMA_NAME = "kv-plan"
 _HEAD_IN_FILE = "The GGUF file has to hold the prediction layers; some leave them out."

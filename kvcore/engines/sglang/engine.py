@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvcore.engines.base import Capacity, Common, Group, Layout, Note
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.base import Capacity, Group, Layout, Note
 from kvcore.engines.command import Command
 from kvcore.engines.sglang.cells import Stage, has_sliding_pool, latent_is_packed, page_size, resolve_dtype, stages
 from kvcore.engines.sglang.launch import launch
@@ -17,9 +17,6 @@ from kvcore.engines.sglang.settings import OPTIONS, VERSION, SglangSettings, mak
 from kvcore.model.memories import Attention, Indexer, State
 from kvcore.model.model import Model
 from kvcore.size import Term
-
-if TYPE_CHECKING:
-    from kvcore.plan.deployment import Deployment
 
 
 class SGLang:
@@ -32,9 +29,9 @@ class SGLang:
     step_memory = True
     log = SGLANG_LOG
 
-    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> SglangSettings:
-        """See Engine.settings; `max_model_len` defaults to the model's own limit."""
-        return make_settings(model, common, values)
+    def settings(self, model: Model, asked: Request) -> SglangSettings:
+        """See Engine.settings; the longest request is the model's own limit unless said."""
+        return make_settings(model, asked)
 
     def layout(self, model: Model, settings: SglangSettings) -> Layout:
         """What one request of context_length tokens takes on the fullest rank; EngineError for what is refused."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from kvcore.deployment import Deployment, Draft
 from kvcore.engines.command import (
     Command,
     cache_word,
@@ -17,10 +16,6 @@ from kvcore.engines.command import (
 from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-
-if TYPE_CHECKING:
-    from kvcore.plan.deployment import Deployment
-    from kvcore.plan.draft import Draft
 
 CACHE_WORDS = {"fp8": "fp8_e4m3", "bf16": "bf16", "mxfp4": "fp4_mx_block16"}
 # All words of --kv-cache-dtype beside `auto`.

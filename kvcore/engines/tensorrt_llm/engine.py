@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvcore.engines.base import Capacity, Common, Group, Layout, Note
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.base import Capacity, Group, Layout, Note
 from kvcore.engines.command import Command
 from kvcore.engines.tensorrt_llm.launch import CONFIG, cache_config, launch
 from kvcore.engines.tensorrt_llm.log import TENSORRT_LLM_LOG
@@ -17,9 +17,6 @@ from kvcore.model.memories import Attention, Indexer, Latent
 from kvcore.model.model import Model
 from kvcore.size import Term
 from kvcore.units import GIB
-
-if TYPE_CHECKING:
-    from kvcore.plan.deployment import Deployment
 
 
 class TensorRtLlm:
@@ -32,9 +29,9 @@ class TensorRtLlm:
     step_memory = True
     log = TENSORRT_LLM_LOG
 
-    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> TensorRtLlmSettings:
-        """See Engine.settings; `max_model_len` defaults to the model's own limit."""
-        return make_settings(model, common, values)
+    def settings(self, model: Model, asked: Request) -> TensorRtLlmSettings:
+        """See Engine.settings; the longest request is the model's own limit unless said."""
+        return make_settings(model, asked)
 
     def layout(self, model: Model, settings: TensorRtLlmSettings) -> Layout:
         """What one request of max_seq_len tokens claims on the fullest rank; EngineError for what is refused."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
+from kvcore.deployment import Deployment, Draft
 from kvcore.engines.command import (
     SIXTEEN_BITS,
     Command,
@@ -20,10 +20,6 @@ from kvcore.engines.command import (
 )
 from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
 from kvcore.model.model import Model
-
-if TYPE_CHECKING:
-    from kvcore.plan.deployment import Deployment
-    from kvcore.plan.draft import Draft
 
 CONFIG = "extra_llm_api_options.yaml"
 # The longest text that n-gram proposals look up; its default of 0 is refused (LlmArgs, validate_speculative_config).

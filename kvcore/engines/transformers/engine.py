@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from kvcore.engines.base import Capacity, Common, Group, Layout, Note
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.base import Capacity, Group, Layout, Note
 from kvcore.engines.command import Command
 from kvcore.engines.log import NO_LOG
 from kvcore.engines.transformers.launch import launch, room_for
@@ -17,9 +17,6 @@ from kvcore.model.memories import State
 from kvcore.model.model import Model
 from kvcore.size import Term
 from kvcore.units import MAX_TOKENS
-
-if TYPE_CHECKING:
-    from kvcore.plan.deployment import Deployment
 
 Knowledge = Literal["exact", "upper_bound", "estimated"]
 
@@ -34,9 +31,9 @@ class Transformers:
     step_memory = False
     log = NO_LOG
 
-    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> TransformersSettings:
-        """See Engine.settings; `max_model_len` defaults to the model's own limit."""
-        return make_settings(model, common, values)
+    def settings(self, model: Model, asked: Request) -> TransformersSettings:
+        """See Engine.settings; the longest request is the model's own limit unless said."""
+        return make_settings(model, asked)
 
     def layout(self, model: Model, settings: TransformersSettings) -> Layout:
         """What one request of max_length tokens holds; `fixed_bytes` are counters and scales, once for a batch."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from kvcore.deployment import Deployment
 from kvcore.engines.command import (
     SIXTEEN_BITS,
     Command,
@@ -15,9 +14,6 @@ from kvcore.engines.command import (
 )
 from kvcore.engines.transformers.settings import TransformersSettings
 from kvcore.model.model import Model
-
-if TYPE_CHECKING:
-    from kvcore.plan.deployment import Deployment
 
 SCRIPT = "generate.py"
 _PACKAGES = {"quanto": "optimum-quanto", "hqq": "hqq"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvcore.engines.base import Capacity, Common, Group, Layout, Note, split_layers
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.base import Capacity, Group, Layout, Note, split_layers
 from kvcore.engines.command import Command
 from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
@@ -30,9 +30,6 @@ from kvcore.model.model import Model
 from kvcore.size import Term
 from kvcore.units import GIB
 
-if TYPE_CHECKING:
-    from kvcore.plan.deployment import Deployment
-
 
 class Vllm:
     """vLLM 0.33 (and 0.32 on CPU); see kvcore.engines.base.Engine."""
@@ -44,9 +41,9 @@ class Vllm:
     step_memory = True
     log = VLLM_LOG
 
-    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> VllmSettings:
-        """See Engine.settings; `max_model_len` defaults to the model's own limit."""
-        return make_settings(model, common, values)
+    def settings(self, model: Model, asked: Request) -> VllmSettings:
+        """See Engine.settings; the longest request is the model's own limit unless said."""
+        return make_settings(model, asked)
 
     def layout(self, model: Model, settings: VllmSettings) -> Layout:
         """How one request of max_model_len tokens is stored on the fullest rank; EngineError for what is refused."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
+from kvcore.deployment import Deployment, Draft
 from kvcore.engines.command import (
     Command,
     cache_word,
@@ -18,10 +18,6 @@ from kvcore.engines.command import (
 from kvcore.engines.vllm.settings import VllmSettings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-
-if TYPE_CHECKING:
-    from kvcore.plan.deployment import Deployment
-    from kvcore.plan.draft import Draft
 
 # vLLM's words for the cache formats that it names otherwise (config/cache.py, CacheDType).
 CACHE_WORDS = {"bf16": "bfloat16", "fp16": "float16"}

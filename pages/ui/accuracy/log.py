@@ -14,7 +14,7 @@ from kvcore.logs import Explanation, Figure, LogReading, explain_all, read_log, 
 from kvcore.logs.reading import logging_engines
 from kvcore.scenario.scenario import Scenario
 from kvcore.sources import catalogue
-from pages.ui import models, state
+from pages.ui import models, state, widgets
 from pages.ui.accuracy import words
 from pages.ui.scenario import UPLOAD_MB
 from pages.ui.text import plain
@@ -155,9 +155,8 @@ def _recognised(one: Explanation, name: str) -> None:
 def _figures(one: Explanation) -> None:
     """Reported beside predicted, and the reasons."""
     if one.figures:
-        st.html(
-            words.table(("Figure", "Reported", "Predicted", "Difference"), [_row(figure) for figure in one.figures])
-        )
+        columns = (("Figure", ""), ("Reported", "n"), ("Predicted", "n"), ("Difference", "n"))
+        st.html(widgets.table("Reported beside predicted", columns, [_row(figure) for figure in one.figures]))
     else:
         st.markdown("The log states no figure that can be compared: it ends before the line with the cache's size.")
     if one.refused:

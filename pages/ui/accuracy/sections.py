@@ -10,7 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from kvcore.evidence.cases import PLANNED, PUBLISHED, RUN, Case, cases, recorded_engines, summary, worst
 from kvcore.evidence.field import apart
-from pages.ui import theme
+from pages.ui import theme, widgets
 from pages.ui.accuracy import words
 from pages.ui.accuracy.chart import NAMED, scatter
 from pages.ui.size import sections
@@ -114,7 +114,8 @@ def _shares(rows: list[Case]) -> None:
         )
         for one in found
     ]
-    st.html(words.table(("", "cases", "exact", "0.5%", "2%", "5%"), lines))
+    columns = (("engine", ""), *((name, "n") for name in ("cases", "exact", "0.5%", "2%", "5%")))
+    st.html(widgets.table("How many come out exactly, and how many within a limit", columns, lines))
 
 
 def _reasons(far: list[Case]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 
 from kvcore.engines.registry import engine as engine_of
@@ -226,30 +226,7 @@ def _share(one: Figure) -> float:
     return round(abs(one.predicted / one.reported - 1), 2)
 
 
-_STYLE = """<style>
-.kv-read,.kv-read dt,.kv-read dd{margin:0!important;padding:0!important}
-.kv-read{display:grid;grid-template-columns:auto minmax(0,1fr);gap:.3rem 1rem}
-.kv-read dt{font-weight:600}
-.kv-read dd{overflow-wrap:anywhere;font-variant-numeric:tabular-nums}
-.kv-both{width:100%;border-collapse:collapse;font-variant-numeric:tabular-nums}
-.kv-both th,.kv-both td{text-align:right;padding:.35rem 0 .35rem .8rem;vertical-align:top;
-  border-bottom:1px solid color-mix(in srgb, currentColor 20%, transparent)}
-.kv-both th:first-child{text-align:left;padding-left:0;overflow-wrap:anywhere}
-.kv-both tbody th{font-weight:400}
-</style>"""
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """HTML of a small table; the first cell of a row names it."""
-    names = "".join(f"<th scope='col'>{escape(name)}</th>" if name else "<td></td>" for name in head)
-    body = "".join(
-        f"<tr><th scope='row'>{escape(first)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
-        for first, *rest in rows
-    )
-    return f"{_STYLE}<table class='kv-both'><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
-
-
 def listed(rows: Iterable[tuple[str, str]]) -> str:
     """HTML of a list of what was read: name and value."""
     lines = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text[:200])}</dd>" for name, text in rows)
-    return f"{_STYLE}<dl class='kv-read'>{lines}</dl>"
+    return f"<dl class='kv-read'>{lines}</dl>"

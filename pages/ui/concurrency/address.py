@@ -10,8 +10,8 @@ from typing import Any
 
 import streamlit as st
 
+from kvcore.deployment import read_split
 from kvcore.errors import KVCoreError
-from kvcore.plan.split import read_split
 from kvcore.scenario.concurrency import AUTO, READERS, ConcurrencyOptions, usual_users
 from kvcore.scenario.scenario import Scenario
 from kvcore.units import format_tokens

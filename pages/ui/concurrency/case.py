@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from kvcore.deployment import Deployment, Split, read_split
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
 from kvcore.plan.answers import first_split, least_utilization, longest_context
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import Grid, grid
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.pools import usable_share
 from kvcore.plan.shards import Shard, shards
 from kvcore.plan.sharing import batched_tokens
-from kvcore.plan.split import Split, read_split, split_of
 from kvcore.plan.sweep import sequences
 from kvcore.scenario.concurrency import AUTO, ConcurrencyOptions, deployment
 from kvcore.scenario.scenario import Scenario
@@ -65,7 +64,7 @@ def choose(model: Model, scenario: Scenario, options: ConcurrencyOptions) -> Spl
     found = [one for one in splits(model, scenario.engine, options.count) if not one.refused]
     if not found:
         return Split(tp=options.count)
-    return split_of(_first(model, tuple(one.onto(wanted) for one in found), options.requests(scenario)))
+    return _first(model, tuple(one.onto(wanted) for one in found), options.requests(scenario)).split
 
 
 @lru_cache(maxsize=_KEPT)

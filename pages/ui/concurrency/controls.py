@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvcore.deployment import OWN, read_split
 from kvcore.engines.registry import NAMES, labels
 from kvcore.hardware.systems import system, systems
 from kvcore.model import Model
 from kvcore.model.weight_formats import WEIGHT_FORMATS
-from kvcore.plan.draft import OWN
 from kvcore.plan.pools import has_share
 from kvcore.plan.shards import Shard
-from kvcore.plan.split import read_split, split_of
 from kvcore.scenario.concurrency import AUTO
 from kvcore.sources import catalogue
 from pages.ui import scenario, widgets
@@ -85,7 +84,7 @@ def _any_split() -> None:
 
 def _split(model: Model, case: Case) -> None:
     found = plan_answers.splits(model, case.scenario.engine, case.options.count)
-    valid = [split_of(one).text for one in found if not one.refused]
+    valid = [one.split.text for one in found if not one.refused]
     now = st.session_state[key("split")] = case.options.split
     # One that the engine refuses can be named in an address; the page then says why it is refused.
     options = [AUTO, *dict.fromkeys([*valid, *([] if now == AUTO else [now])])]
@@ -104,7 +103,7 @@ def _name(text: str) -> str:
 def _refused(model: Model, case: Case) -> None:
     """The splits that are not offered, each with its reason, and what is to know about the one that is chosen."""
     found = plan_answers.splits(model, case.scenario.engine, case.options.count)
-    mine = next((one for one in found if split_of(one) == case.split), None)
+    mine = next((one for one in found if one.split == case.split), None)
     st.caption(plain(words.split_explained(case.split)))
     for note in mine.notes if mine else ():
         st.caption(plain(f"{note[:1].upper()}{note[1:]}."))
@@ -115,7 +114,7 @@ def _refused(model: Model, case: Case) -> None:
 
 
 def _shard(one: Shard) -> str:
-    return plain(words.split_words(split_of(one)))
+    return plain(words.split_words(one.split))
 
 
 def _proposer() -> None:

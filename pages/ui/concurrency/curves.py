@@ -10,17 +10,15 @@ from typing import Any
 from kvcore.plan.ends import Ends
 from kvcore.units import format_tokens
 from pages.ui.concurrency import words
+from pages.ui.lines import BESIDE, LineEnd, names_beside
 from pages.ui.text import in_chart
 from pages.ui.theme import DASHES, FONT_SIZE, Chart, Palette, figure
-from pages.ui.variants.curves import spread
 
 _HEIGHT = 440
-# What a name of two lines takes of the plot's height.
-_NAME = FONT_SIZE * 2.3 / (_HEIGHT - 80)
-# How far the plot reaches beyond the lines, in widths of them: there each is joined to its name in the margin.
-_BESIDE = 0.06
-# Characters of a name's line, and how wide one is at most on average, in pixels.
-_LONGEST, _WIDE = 14, 8.2
+# The power of ten at which the axis of requests begins: a little below one request.
+_BOTTOM = -0.08
+# Characters of one line of a name beside a line.
+_LONGEST = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +40,21 @@ def curves_chart(
     high = max(users, *(ends.low for line in drawn for ends in line.most)) * 1.6
     top = math.log10(high)
     first, last = math.log10(columns[0]), math.log10(columns[-1])
-    traces, ends_at = [], []
+    short = _short([line.name for line in drawn])
+    traces, line_ends = [], []
     for at, line in enumerate(drawn):
         colour, dash = colours.series[at % len(colours.series)], DASHES[at % len(DASHES)]
         shown = [(x, ends.low) for x, ends in zip(columns, line.most, strict=True) if ends.low]
         traces.append(_trace(line, shown, colour, dash))
-        ends_at.append((math.log10(shown[-1][1]), shown[-1][0], line, colour))
+        end = LineEnd(x=shown[-1][0], y=math.log10(shown[-1][1]), name=short[line.name], colour=colour, bold=line.main)
+        line_ends.append(end)
     traces.append(
         {"type": "scatter", "mode": "markers", "x": [max(tokens, 1)], "y": [users], "hoverinfo": "skip",
          "marker": {"size": 16, "color": colours.background, "line": {"color": colours.ink, "width": 4}}}
     )  # fmt: skip
-    notes, shapes, beside = _names(ends_at, last, first, top, colours)
+    notes, shapes, beside = names_beside(
+        line_ends, xs=(first, last), ys=(_BOTTOM, top), height=_HEIGHT, colours=colours
+    )
     ticks = [2**n for n in range(31) if columns[0] <= 2**n <= columns[-1]]
     ticks = ticks if len(ticks) <= 5 else ticks[1 - len(ticks) % 2 :: 2]
     rows = [value for n in range(8) for value in (10**n, 3 * 10**n) if value <= high]
@@ -64,12 +66,12 @@ def curves_chart(
         "xaxis": {
             "type": "log", "tickangle": 0, "fixedrange": True, "tickvals": ticks,
             "ticktext": [format_tokens(one) for one in ticks],
-            "range": [first, last + _BESIDE * (last - first)], "hoverformat": ",d",
+            "range": [first, last + BESIDE * (last - first)], "hoverformat": ",d",
             "title": {"text": "longest request, tokens", "font": {"size": FONT_SIZE}},
         },
         "yaxis": {
             "type": "log", "tickvals": rows, "ticktext": [f"{one:,}" for one in rows], "fixedrange": True,
-            "range": [-0.08, top], "title": {"text": "requests at once", "font": {"size": FONT_SIZE}},
+            "range": [_BOTTOM, top], "title": {"text": "requests at once", "font": {"size": FONT_SIZE}},
         },
     }  # fmt: skip
     return figure(traces, layout, colours, height=_HEIGHT), _describe(drawn, columns)
@@ -82,30 +84,6 @@ def _trace(line: Curve, shown: Sequence[tuple[int, int]], colour: str, dash: str
         "line": {"color": colour, "width": 4.5 if line.main else 2.5, "dash": dash},
         "hovertemplate": f"{in_chart(line.name)}: %{{y:,d}}<extra></extra>",
     }  # fmt: skip
-
-
-def _names(
-    ends_at: Sequence[tuple[float, int, Curve, str]], last: float, first: float, top: float, colours: Palette
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
-    """(names in the margin beside the lines' ends, moved apart, what joins each to its line, width of that margin)."""
-    span = top + 0.08
-    ordered = sorted(ends_at, key=lambda one: one[0])
-    places = spread([one[0] for one in ordered], _NAME * span, _NAME * span / 2 - 0.08, top - _NAME * span / 2)
-    edge = 10 ** (last + _BESIDE * (last - first))
-    short = _short([one[2].name for one in ordered])
-    notes, shapes = [], []
-    for (end, x, line, colour), place in zip(ordered, places, strict=True):
-        name = "<br>".join(in_chart(part) for part in short[line.name])
-        notes.append(
-            {"text": f"<b>{name}</b>" if line.main else name, "x": 1, "xref": "paper", "y": place, "xanchor": "left",
-             "yanchor": "middle", "xshift": 4, "align": "left", "showarrow": False, "borderpad": 0,
-             "font": {"size": FONT_SIZE, "color": colour}}
-        )  # fmt: skip
-        shapes.append(
-            {"type": "line", "x0": x, "x1": edge, "y0": 10**end, "y1": 10**place, "line": {"color": colour, "width": 1}}
-        )
-    longest = max(len(part) for parts in short.values() for part in parts)
-    return notes, shapes, math.ceil(longest * _WIDE) + 10
 
 
 def _short(names: Sequence[str]) -> dict[str, tuple[str, ...]]:

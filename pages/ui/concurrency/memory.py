@@ -175,14 +175,6 @@ def _said(found: Sequence[Share]) -> str:
     return f"{'. '.join(parts)}."
 
 
-_KEY_STYLE = """<style>
-.kv-parts{display:flex;flex-wrap:wrap;gap:.35rem 1.4rem;line-height:1.4;margin:0}
-.kv-parts span{display:inline-flex;gap:.5rem;align-items:center}
-.kv-parts i{width:18px;height:14px;border-radius:2px;display:inline-block;flex:none}
-.kv-parts b{font-variant-numeric:tabular-nums;font-weight:600}
-</style>"""
-
-
 def legend(found: Sequence[Share], colours: Palette) -> str:
     """HTML: what each colour and hatching is, with its amount on the GPU where it is most."""
     items = []
@@ -190,7 +182,7 @@ def legend(found: Sequence[Share], colours: Palette) -> str:
         value = max(getattr(share, part) for share in found)
         if value > 0:
             items.append(f"<span>{_box(part, colours)}{escape(name)} <b>{format_bytes(value, 1)}</b></span>")
-    return f"{_KEY_STYLE}<div class='kv-parts'>{''.join(items)}</div>"
+    return f"<div class='kv-parts'>{''.join(items)}</div>"
 
 
 def _box(part: str, colours: Palette) -> str:

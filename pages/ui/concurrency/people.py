@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import streamlit as st
 
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import labels
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.offload import Offload, host_memory_text, offload
 from kvcore.plan.presets import Preset, presets
 from kvcore.plan.traffic import Active, Expected, Fit, Traffic, active_requests, expected

@@ -10,6 +10,7 @@ from typing import Any
 
 import streamlit as st
 
+from kvcore.deployment import Deployment
 from kvcore.engines.command import Command
 from kvcore.engines.registry import NAMES, engine, labels
 from kvcore.errors import KVCoreError
@@ -17,7 +18,6 @@ from kvcore.hardware.prices import hourly
 from kvcore.model import Model
 from kvcore.plan.basis import basis
 from kvcore.plan.bindings import beside_stated_pool
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.grid import Grid
 from kvcore.plan.launch import launch
@@ -424,7 +424,8 @@ def _command(model: Model, wanted: Deployment, users: int) -> Command | str:
 def _logged(model: Model, wanted: Deployment, kv_bytes: int) -> tuple[str, ...]:
     """What one replica would log about such a pool; nothing where the engine logs nothing or refuses."""
     try:
-        return engine(wanted.engine).capacity(model, wanted.settings(model), kv_bytes).log_lines
+        chosen = engine(wanted.engine)
+        return chosen.capacity(model, chosen.settings(model, wanted), kv_bytes).log_lines
     except KVCoreError:
         return ()
 

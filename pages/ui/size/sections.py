@@ -170,16 +170,7 @@ def _factors(step: Step) -> str:
     per = f"for every {step.per}" if step.per[0].isdigit() else f"a {step.per}"
     total = f"<span><strong>{step.bytes:,}</strong><small>bytes {per}</small></span>"
     limit = f"<p>for the last {step.limit:,} tokens at most</p>" if step.limit else ""
-    return f"{_FACTOR_STYLE}<div class='kv-product'>{boxes}<b>=</b>{total}</div>{limit}"
-
-
-_FACTOR_STYLE = """<style>
-.kv-product{display:flex;flex-wrap:wrap;gap:.35rem .6rem;align-items:flex-start;margin:.2rem 0}
-.kv-product span{display:flex;flex-direction:column;align-items:center}
-.kv-product strong{font-size:1.25rem;font-weight:600;font-variant-numeric:tabular-nums}
-.kv-product small{font-size:.85rem}
-.kv-product b{font-size:1.25rem;font-weight:400}
-</style>"""
+    return f"<div class='kv-product'>{boxes}<b>=</b>{total}</div>{limit}"
 
 
 def read(chosen: Chosen) -> None:
@@ -234,20 +225,6 @@ def notes() -> None:
                           on_click=state.show, args=(figure.view,), help=figure.title)  # fmt: skip
 
 
-_STYLE = """<style>
-.kv-strip{display:flex;flex-wrap:wrap;gap:2px;margin:0 0 .3rem}
-.kv-ends{display:flex;justify-content:space-between;font-size:.875rem;margin:0 0 .9rem}
-.kv-layer{height:36px;display:flex;flex-direction:column;gap:1px}
-.kv-layer i{flex:1;border-radius:2px;display:block}
-.kv-bar{display:flex;height:20px;gap:2px;margin:.2rem 0 1rem}
-.kv-bar i{display:block;border-radius:2px;min-width:3px}
-.kv-keys{display:grid;grid-template-columns:auto minmax(0,max-content) auto;justify-content:start;gap:.45rem .8rem;
-  align-items:start;margin:0;line-height:1.4}
-.kv-keys i{width:16px;height:16px;border-radius:2px;margin-top:.2rem;display:block}
-.kv-keys b{font-variant-numeric:tabular-nums;white-space:nowrap;font-weight:600;text-align:right}
-</style>"""
-
-
 def strip(model: Model, rows: tuple[LayerGroup, ...], colours: Palette) -> str:
     """HTML of the strip with its legend; colours, patterns and words say the same."""
     count = len(model.layers)
@@ -259,7 +236,7 @@ def strip(model: Model, rows: tuple[LayerGroup, ...], colours: Palette) -> str:
     words = escape(describe(model, rows))
     ends = f"<div class='kv-ends' aria-hidden='true'><span>layer 0</span><span>layer {count - 1}</span></div>"
     drawn = f"<div class='kv-strip' role='img' aria-label='{words}'>{cells}</div>{ends}"
-    return f"{_STYLE}<div style='max-width:{24 * count}px'>{drawn}</div>{_bar(rows, colours)}{_legend(rows, colours)}"
+    return f"<div style='max-width:{24 * count}px'>{drawn}</div>{_bar(rows, colours)}{_legend(rows, colours)}"
 
 
 def _box(kind: str, colours: Palette, more: str = "") -> str:

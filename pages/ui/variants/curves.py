@@ -25,12 +25,10 @@ _FIRST = 1024
 _WITHOUT_LIMIT = 2**20
 _POINTS = 60
 _HEIGHT = 540
-# Of the plot's height: what a name takes.
-_NAME = FONT_SIZE * 1.35 / (_HEIGHT - 80)
 # How far the plot reaches beyond the lines, in widths of them: there each is joined to its name in the margin.
 _BESIDE = 0.05
-# Characters of a name, and how wide one is at most on average, in pixels.
-_LONGEST, _WIDE = 18, 8.2
+# Characters of a name beside a line.
+_LONGEST = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +80,15 @@ def curves_chart(
     traces = [_trace(one, xs) for one in made]
     bends = [charts.bend_marks(one.line, first, last, batch, one.colour, colours) for one in made]
     traces += [trace for trace in bends if trace is not None]
-    notes, shapes, beside = _names(made, xs, low, high, colours)
+    ends = [
+        charts.LineEnd(
+            x=int(xs[-1]), y=math.log10(max(int(one.held[-1]) / GIB, low)), name=(one.short,), colour=one.colour,
+            bold=one.chosen,
+        )
+        for one in made
+    ]  # fmt: skip
+    across, up = (math.log10(first), math.log10(last)), (math.log10(low), math.log10(high))
+    notes, shapes, beside = charts.names_beside(ends, xs=across, ys=up, height=_HEIGHT, colours=colours)
     mine = next((one for one in made if one.chosen), None)
     if mine is not None and tokens >= first:
         held = int(curve(mine.line.model, [tokens], mine.line.kv, batch, source)[0])
@@ -90,8 +96,7 @@ def curves_chart(
         notes.append(charts.here_label(tokens, held, first, colours))
     shapes += [charts.capacity_shape(mark, colours) for mark in marks if low < mark.bytes / GIB < high]
     sides = charts.axes(first, last, low, high)
-    beyond = math.log10(last) + _BESIDE * (math.log10(last) - math.log10(first))
-    sides["xaxis"]["range"] = [math.log10(first), beyond]
+    sides["xaxis"]["range"] = [across[0], across[1] + charts.BESIDE * (across[1] - across[0])]
     sides["xaxis"]["title"] = {"text": f"tokens in one request, up to {last:,}", "font": {"size": FONT_SIZE}}
     layout = {
         "shapes": shapes, "annotations": notes, "hovermode": "x unified",
@@ -128,56 +133,9 @@ def _trace(one: Curve, xs: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _names(
-    made: Sequence[Curve], xs: np.ndarray, low: float, high: float, colours: Palette
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
-    """(names in the margin beside the lines' ends, moved apart, what joins each to its line, width of that margin)."""
-    span = math.log10(high) - math.log10(low)
-    ordered = sorted(made, key=lambda one: int(one.held[-1]))
-    ends = [math.log10(max(int(one.held[-1]) / GIB, low)) for one in ordered]
-    places = spread(ends, _NAME * span, math.log10(low) + _NAME * span / 2, math.log10(high) - _NAME * span / 2)
-    last = math.log10(int(xs[-1]))
-    gap = _BESIDE * (last - math.log10(int(xs[0])))
-    notes, shapes = [], []
-    for one, end, place in zip(ordered, ends, places, strict=True):
-        text = f"<b>{in_chart(one.short)}</b>" if one.chosen else in_chart(one.short)
-        at: dict[str, Any] = {
-            "x": 1, "xref": "paper", "y": place, "xanchor": "left", "yanchor": "middle", "xshift": 3,
-        }  # fmt: skip
-        notes.append(charts.free_text(text, colours, colour=one.colour, **at))
-        shapes.append(
-            {
-                "type": "line",
-                "x0": 10**last,
-                "x1": 10 ** (last + gap),
-                "y0": 10**end,
-                "y1": 10**place,
-                "line": {"color": one.colour, "width": 1},
-            }
-        )
-    return notes, shapes, math.ceil(max(len(one.short) for one in made) * _WIDE) + 8
-
-
 def _short(name: str) -> str:
     """A name as there is room for beside the lines: whole words, and a sign that there was more."""
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1].rsplit(' ', 1)[0]} …"
-
-
-def spread(wanted: Sequence[float], step: float, low: float, high: float) -> list[float]:
-    """Ascending places as near as can be to those wanted, `step` apart and within low … high while there is room.
-
-    Neighbours that touch are pooled and stand evenly around their mean.
-    """
-    pools: list[list[float]] = []  # [sum of wanted first places, members]
-    for at, place in enumerate(wanted):
-        pools.append([place - at * step, 1])
-        while len(pools) > 1 and pools[-2][0] / pools[-2][1] > pools[-1][0] / pools[-1][1]:
-            total, members = pools.pop()
-            pools[-1][0] += total
-            pools[-1][1] += members
-    bases = [total / members for total, members in pools for _ in range(int(members))]
-    top = high - (len(wanted) - 1) * step
-    return [max(low, min(base, top)) + at * step for at, base in enumerate(bases)]
 
 
 def _describe(made: Sequence[Curve], xs: np.ndarray, last: int) -> str:

@@ -49,46 +49,6 @@ _TINT = 0.17
 # What may stand unescaped in a quoted data address within a style attribute in apostrophes.
 _SAFE = " /:=.,"
 
-_STYLE = """<style>
-.kv-heads{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,var(--l)),1fr));gap:2rem 3rem;
-  margin:.2rem 0 0}
-.kv-heads section{container-type:inline-size;min-width:0}
-.kv-heads p,.kv-more{margin:0;line-height:1.4;font-size:max(1rem,15px);font-variant-numeric:tabular-nums;
-  overflow-wrap:anywhere;text-wrap:pretty}
-.kv-heads p.t{font-size:1.375rem;font-weight:600;line-height:1.25}
-.kv-heads p.w,.kv-more{color:var(--m)}
-.kv-heads p.a{margin:1rem 0 .4rem}
-.kv-heads p.z{margin:.6rem 0 .2rem;font-weight:600}
-.kv-more{margin:1.2rem 0 .6rem}
-.kv-heads .gs{display:flex;flex-wrap:wrap;gap:14px var(--gg)}
-.kv-heads .ss{display:grid;grid-template-columns:repeat(var(--n),var(--b));gap:var(--rg) 3px}
-.kv-heads .g{display:flex;flex-direction:column;align-items:center;max-width:100%}
-.kv-heads .h{display:flex;flex-wrap:wrap;justify-content:center;gap:3px var(--hg);padding:var(--pad);
-  border-radius:6px 6px 0 0;
-  background:var(--t);max-width:100%;box-sizing:border-box}
-.kv-heads .h+.h{border-radius:0;padding-top:0}
-.kv-heads i,.kv-heads b{display:block;box-sizing:border-box}
-.kv-heads .q{width:var(--b);height:clamp(26px,calc(var(--b)*.6),34px);
-  border:clamp(.75px,calc(var(--b)/5),1.5px) solid var(--m);border-radius:min(5px,calc(var(--b)/3));
-  background:var(--q)}
-.kv-heads .q.r{border-style:dashed;background:none}
-.kv-heads .f{width:100%;height:var(--fh);background:var(--fan) 0 0/100% 100% no-repeat}
-.kv-heads .cs{display:flex;gap:6px;justify-content:center;max-width:100%}
-.kv-heads .c{width:max(var(--v),calc(var(--b)*var(--w)));max-width:100%}
-.kv-heads .k{height:calc(var(--n)*var(--y));border:solid var(--e);border-width:0 1px;background-color:var(--c);
-  background-image:repeating-linear-gradient(var(--e) 0 1px,#0000 1px calc(var(--y) - 4px),
-  var(--e) calc(var(--y) - 4px) calc(var(--y) - 3px),#0000 calc(var(--y) - 3px) var(--y)),var(--p);
-  background-size:auto,var(--s);
-  mask:repeating-linear-gradient(#000 0 calc(var(--y) - 3px),#0000 calc(var(--y) - 3px) var(--y))}
-.kv-heads .k.e{mask:repeating-linear-gradient(#000 0 calc(var(--y) - 3px),#0000 calc(var(--y) - 3px) var(--y)),
-  linear-gradient(#000 60%,#0002);mask-composite:intersect}
-.kv-heads .o{height:60px;margin-bottom:3px;opacity:.9;border:1px dashed var(--m);border-radius:2px}
-.kv-heads .x{width:var(--b);aspect-ratio:var(--ar);background-color:var(--c);background-image:var(--p);
-  background-size:var(--s);border:1.5px solid var(--e);border-radius:2px}
-.kv-heads .x.one{width:min(100%,440px);height:var(--one);aspect-ratio:auto}
-.kv-alt{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
-</style>"""
-
 
 def diagram(model: Model, colours: Palette, kv: KVFormat | None = None, source_tokens: int | None = None) -> str:
     """HTML of what query heads share, for `st.html`; sizes in bytes where `kv` says the cache's format.
@@ -114,7 +74,7 @@ def diagram(model: Model, colours: Palette, kv: KVFormat | None = None, source_t
         more.append("Coloured: what stays in memory.")
     note = f"<p class='kv-more' style='{theme}'>{escape(' '.join(more))}</p>" if more else ""
     alternative = f"<span class='kv-alt' role='img' aria-label='{escape(describe(model, source_tokens))}'></span>"
-    return f"{_STYLE}{alternative}<div class='kv-heads' style='{theme}'>{panels}</div>{note}"
+    return f"{alternative}<div class='kv-heads' style='{theme}'>{panels}</div>{note}"
 
 
 def _panel(block: Block, model: Model, colours: Palette, kv: KVFormat | None, source: int | None, alone: bool) -> str:

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvcore.deployment import OWN_HEAD, Deployment, Draft
 from kvcore.errors import PlanError
 from kvcore.model.memories import Attention
 from kvcore.model.model import Model, WeightPart
 from kvcore.model.prediction import JOINT
 from kvcore.model.weight_formats import stored_weight_format, weight_format
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import OWN_HEAD, Draft
-from kvcore.plan.prediction_head import no_head, prediction_head
-from kvcore.plan.rank_weights import LAYER_SPLIT, RankWeights, rank_weights
-from kvcore.plan.shard_rules import MATRIX_SPLIT, refusals
+from kvcore.ranks.parts import no_head, prediction_head
+from kvcore.ranks.splits import MATRIX_SPLIT, refusals
+from kvcore.ranks.weights import LAYER_SPLIT, RankWeights, rank_weights
 
 HEAD_WEIGHTS, DRAFT_WEIGHTS = "prediction layers", "draft model"
 # Architectures whose head has a context of its own layers in llama.cpp (src/llama-model.cpp, the filters of hybrids).

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvcore.deployment import Deployment
 from kvcore.model.memories import Attention, CrossAttention, Latent, State
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.rank_parts import padded
-from kvcore.plan.rank_weights import dense_ranks, expert_ranks, shared_ranks
 from kvcore.plan.stored import stored
+from kvcore.ranks.parts import padded
+from kvcore.ranks.weights import dense_ranks, expert_ranks, shared_ranks
 
 # Engines that split matrices; the others give whole layers to each GPU.
 MATRIX_SPLIT = ("vllm", "sglang", "tensorrt-llm")

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import split_layers
 from kvcore.engines.llamacpp.devices import layer_devices
+from kvcore.engines.llamacpp.settings import make_settings
 from kvcore.engines.sglang.cells import split_stages as sglang_stages
 from kvcore.engines.tensorrt_llm.pools import split_stages as tensorrt_stages
 from kvcore.errors import EngineError
@@ -21,9 +23,7 @@ from kvcore.model.model import Model
 from kvcore.model.prediction import JOINT, JOINT_BY_COLUMNS
 from kvcore.model.stored_bits import UP_PROJECTION
 from kvcore.model.weight_formats import WeightFormat, chosen_weight_format, stored_weight_format, weights_bytes
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.prediction_head import prediction_head
-from kvcore.plan.rank_parts import COPIES, Piece, Ways, is_tied, pieces
+from kvcore.ranks.parts import COPIES, Piece, Ways, is_tied, pieces, prediction_head
 
 # Engines that put whole layers on each GPU; every further GPU is one more stage, however it is asked for.
 LAYER_SPLIT = ("llama.cpp", "ollama", "transformers")
@@ -256,7 +256,7 @@ def _by_devices(layers: int, devices: int) -> tuple[range, ...]:
 def _by_options(model: Model, deployment: Deployment) -> tuple[range, ...]:
     """The same with the shares and the number of layers that the user chose; layers in host memory are left out."""
     gpus = deployment.replica_gpus
-    settings = replace(deployment, tp=1, pp=gpus).settings(model)
+    settings = make_settings(model, replace(deployment, tp=1, pp=gpus))
     places = layer_devices(len(model.layers), settings)
     found = []
     for device in range(gpus):
