@@ -1,4 +1,4 @@
-"""`python -m kvcore engine NAME MODEL …`: what a serving engine sets aside, how much fits, and what it logs."""
+"""`kvcore engine NAME MODEL …`: what a serving engine sets aside, how much fits, and what it logs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 import sys
 from typing import Any
 
-from kvcore.cli.options import add_model_options, command_as_text, engine_values, read_memory, read_ranks, term_as_dict
+from kvcore.cli.options import add_model_options, command_as_text, engine_values, read_memory, read_ranks
 from kvcore.deployment import Request, as_options
-from kvcore.engines.base import Capacity, Layout
 from kvcore.engines.command import Command
 from kvcore.engines.registry import NAMES, engine
 from kvcore.engines.reserve import command_for
+from kvcore.engines.result import EngineResult, engine_result
 from kvcore.errors import KVCoreError
 from kvcore.units import format_bytes, parse_tokens
 
@@ -60,65 +60,29 @@ def _run(options: argparse.Namespace) -> None:
         options=as_options(engine_values(chosen, options.unknown)),
     )
     settings = chosen.settings(model, asked)
-    layout = chosen.layout(model, settings)
     memory = read_memory(options.kv_bytes, options.kv_gib)
-    capacity = None if memory is None else chosen.capacity(model, settings, memory)
+    result = engine_result(chosen, model, settings, memory)
     if options.json:
-        print(json.dumps(engine_as_dict(layout, capacity)))
+        print(json.dumps(result.to_dict()))
         return
     try:
-        command: Command | str = command_for(model, chosen, asked, settings, layout.max_model_len, memory)
+        command: Command | str = command_for(model, chosen, asked, settings, result.max_model_len, memory)
     except KVCoreError as refusal:
         command = f"No launch command: {refusal}"
-    print(engine_as_text(layout, capacity, command))
+    print(engine_as_text(result, command))
 
 
-def engine_as_dict(layout: Layout, capacity: Capacity | None) -> dict[str, Any]:
-    """The stable JSON form of an engine's answer; capacity figures are null without memory for the cache."""
-    return {
-        "engine": layout.engine,
-        "engine_version": layout.engine_version,
-        "model": layout.model,
-        "kv_dtype": layout.kv_dtype,
-        "max_model_len": layout.max_model_len,
-        "block_size": layout.block_size,
-        "bytes_per_block": layout.bytes_per_block,
-        "bytes_per_request": layout.bytes_per_request,
-        "blocks_per_request": layout.blocks_per_request,
-        "fixed_bytes": layout.fixed_bytes,
-        "kv_cache_size_tokens": None if capacity is None else capacity.kv_cache_size_tokens,
-        "max_concurrency": None if capacity is None else float(capacity.max_concurrency),
-        "blocks": None if capacity is None else capacity.blocks,
-        "per_rank": True,
-        "groups": [
-            {
-                "kind": group.kind,
-                "layers": group.layers,
-                "block_size": group.block_size,
-                "page_bytes": group.page_bytes,
-                "blocks_per_request": group.blocks_per_request,
-            }
-            for group in layout.groups
-        ],
-        "log_lines": None if capacity is None else list(capacity.log_lines),
-        "terms": [term_as_dict(term) for term in (*layout.terms, *(() if capacity is None else capacity.terms))],
-        "notes": list(layout.notes),
-    }
-
-
-def engine_as_text(layout: Layout, capacity: Capacity | None, command: Command | str) -> str:
+def engine_as_text(result: EngineResult, command: Command | str) -> str:
     """The same answer as a short table for people, with the launch command or the sentence that says there is none."""
     rows = [
-        f"{layout.model} in {layout.engine} {layout.engine_version} · {layout.kv_dtype} cache · per rank",
-        f"  {'one request':<16}{format_bytes(layout.bytes_per_request):>12}   {layout.bytes_per_request:,} B for "
-        f"{layout.max_model_len:,} tokens",
+        f"{result.model} in {result.engine} {result.engine_version} · {result.kv_dtype} cache · per rank",
+        f"  {'one request':<16}{format_bytes(result.bytes_per_request):>12}   {result.bytes_per_request:,} B for "
+        f"{result.max_model_len:,} tokens",
     ]
-    rows += [f"  {term.name}: {term.formula}" for term in layout.terms]
-    if capacity is not None:
-        rows += [f"  {term.name}: {term.formula}" for term in capacity.terms]
-        rows += [f"  log: {line}" for line in capacity.log_lines]
+    rows += [f"  {term.name}: {term.formula}" for term in result.terms]
+    rows += [f"  log: {line}" for line in result.log_lines or ()]
     notes = (command,) if isinstance(command, str) else command.notes
-    rows += [f"  note: {note}" for note in (*layout.notes, *notes)]
+    rows += [f"  note: {note}" for note in (*result.notes, *notes)]
     if not isinstance(command, str):
-        rows += command_as_text(command)
+        rows += command_as_text(command.text, command.files)
     return "\n".join(rows)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from kvcore.engines.base import Engine, Option
-from kvcore.engines.command import Command
 from kvcore.errors import UnitError
-from kvcore.size import Term
 from kvcore.units import GIB, check_batch, parse_tokens
 
 
@@ -17,7 +15,8 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are errors of kvcore, so that they reach `--json` too."""
 
     def error(self, message: str) -> NoReturn:
-        raise UnitError(f"{self.prog.removeprefix('python -m kvcore ')}: {message}")
+        command = self.prog.removeprefix("kvcore").strip()
+        raise UnitError(f"{command}: {message}" if command else message)
 
 
 def read_batch(text: str, name: str) -> int:
@@ -34,21 +33,10 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
-def term_as_dict(term: Term) -> dict[str, Any]:
-    """A term's stable JSON form."""
-    return {
-        "name": term.name,
-        "formula": term.formula,
-        "value": term.value,
-        "unit": term.unit,
-        "knowledge": term.knowledge,
-    }
-
-
-def command_as_text(command: Command) -> list[str]:
-    """A launch command as lines of a table for people: what is typed, then the files that it reads."""
-    rows = [f"  {line}" for line in command.text.splitlines()]
-    for name, content in command.files:
+def command_as_text(text: str, files: Iterable[tuple[str, str]]) -> list[str]:
+    """A launch command as lines of a table for people: what is typed, then the files (name, content) that it reads."""
+    rows = [f"  {line}" for line in text.splitlines()]
+    for name, content in files:
         rows += [f"  {name}:", *(f"    {line}" for line in content.splitlines())]
     return rows
 

@@ -16,7 +16,7 @@ from kvcore.errors import EngineError
 from kvcore.formats import kv_format
 from kvcore.model.model import Files, Model
 from kvcore.model.weight_formats import weight_format
-from kvcore.plan.machines import not_followed
+from kvcore.planning.machines import not_followed
 from kvcore.sources.hub import CONFIG
 
 # What stands for a model whose name cannot be shown safely.

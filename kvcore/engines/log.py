@@ -22,7 +22,7 @@ from kvcore.units import GIB, KIB, MIB, TIB
 if TYPE_CHECKING:
     from kvcore.engines.base import Layout
     from kvcore.model.model import Model
-    from kvcore.size import Term
+    from kvcore.terms import Term
 
 Kind = Literal["count", "number", "amount", "text", "switch"]
 # Building blocks of patterns: a whole number, one with a fraction, a unit of bytes.

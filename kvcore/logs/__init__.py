@@ -7,7 +7,7 @@ whole as the command line gives it.
 
 from kvcore.engines.log import Amount, Cache, Decimals, LogReading
 from kvcore.errors import LogError
-from kvcore.logs.command import explain_all, log_command, model_of, scenario_of
+from kvcore.logs.command import LogResult, explain_all, log_result, model_of, scenario_of
 from kvcore.logs.explain import Explanation, Figure, explain
 from kvcore.logs.reading import read_log
 
@@ -19,9 +19,10 @@ __all__ = [
     "Figure",
     "LogError",
     "LogReading",
+    "LogResult",
     "explain",
     "explain_all",
-    "log_command",
+    "log_result",
     "model_of",
     "read_log",
     "scenario_of",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from kvcore.engines.registry import engine
 from kvcore.errors import KVCoreError
 from kvcore.logs.predict import Prediction, predict, printed
 from kvcore.model.model import Model
+from kvcore.records import NOT_IN_JSON, Record
 
 # The figures that a log states and an engine predicts, by the name of the fact.
 FIGURES = (
@@ -22,7 +23,7 @@ FIGURES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Record):
     """One figure: as the log states it, as predicted, the difference (predicted − reported), and the reasons.
 
     `agrees`: some memory that prints as the log does gives exactly what the log states. None: not predicted. `unit` is
@@ -34,13 +35,17 @@ class Figure:
     predicted: int | float | None
     difference: int | float | None
     agrees: bool
-    reasons: tuple[str, ...]
-    unit: Literal["", "B", "requests"] = ""
+    reasons: tuple[str, ...] = field(metadata=NOT_IN_JSON)
+    unit: Literal["", "B", "requests"] = field(default="", metadata=NOT_IN_JSON)
 
     @property
     def why(self) -> str:
         """The reasons as one text."""
         return " ".join(self.reasons)
+
+    def to_dict(self) -> dict[str, Any]:
+        """See Record.to_dict; the reasons are one text, `why`."""
+        return {**Record.to_dict(self), "why": self.why}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

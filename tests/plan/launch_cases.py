@@ -14,7 +14,7 @@ from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
-from kvcore.plan.launch import launch
+from kvcore.planning.launch import launch
 from kvcore.sources import catalogue
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"

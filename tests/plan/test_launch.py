@@ -17,7 +17,7 @@ from kvcore.engines.command import PLACEHOLDER, Command
 from kvcore.engines.registry import NAMES
 from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.launch import launch
+from kvcore.planning.launch import launch
 from kvcore.sources import catalogue
 from tests.plan import engine_parsers, transformers_script
 from tests.plan.bash import assert_seen_as_words

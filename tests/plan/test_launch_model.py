@@ -16,7 +16,7 @@ from kvcore.engines.command import PLACEHOLDER, Command
 from kvcore.engines.registry import NAMES
 from kvcore.errors import EngineError
 from kvcore.model.model import Files, Model
-from kvcore.plan.launch import launch
+from kvcore.planning.launch import launch
 from kvcore.sources import catalogue
 from kvcore.sources import files as sources
 from kvcore.variants.variants import variant

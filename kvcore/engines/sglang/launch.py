@@ -13,7 +13,7 @@ from kvcore.engines.command import (
     pairs,
     weight_words,
 )
-from kvcore.engines.sglang.settings import SglangSettings
+from kvcore.engines.sglang.settings import MAMBA_FULL_MEMORY_RATIO, SWA_FULL_TOKENS_RATIO, SglangSettings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 
@@ -45,8 +45,8 @@ def launch(model: Model, deployment: Deployment, settings: SglangSettings, pool_
             ("--dp-size", dp, 1),
             ("--kv-cache-dtype", _cache(settings), None),
             ("--page-size", settings.page_size, None),
-            ("--swa-full-tokens-ratio", settings.swa_full_tokens_ratio, 0.8),
-            ("--mamba-full-memory-ratio", settings.mamba_full_memory_ratio, 0.9),
+            ("--swa-full-tokens-ratio", settings.swa_full_tokens_ratio, SWA_FULL_TOKENS_RATIO),
+            ("--mamba-full-memory-ratio", settings.mamba_full_memory_ratio, MAMBA_FULL_MEMORY_RATIO),
             ("--max-mamba-cache-size", settings.max_mamba_cache_size, None),
             ("--mamba-ssm-dtype", settings.mamba_ssm_dtype, None),
             ("--max-total-tokens", settings.max_total_tokens if pool_tokens is None else None, None),

@@ -10,7 +10,7 @@ from kvcore.model.model import Model
 
 if TYPE_CHECKING:
     from kvcore.engines.base import Layout
-    from kvcore.size import Term
+    from kvcore.terms import Term
 
 
 def _sgl(needle: str, rest: str, source: str, **more: Any) -> Pattern:

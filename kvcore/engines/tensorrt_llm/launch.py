@@ -18,7 +18,7 @@ from kvcore.engines.command import (
     requantised_note,
     stored_format,
 )
-from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
+from kvcore.engines.tensorrt_llm.settings import FREE_GPU_MEMORY_FRACTION, TOKENS_PER_BLOCK, TensorRtLlmSettings
 from kvcore.model.model import Model
 
 CONFIG = "extra_llm_api_options.yaml"
@@ -26,7 +26,6 @@ CONFIG = "extra_llm_api_options.yaml"
 NGRAM_SIZE = 4
 # KvCacheConfig.dtype; in 16 bits the cache has the model's own format.
 _CACHE_WORDS = {"fp8": "fp8", "nvfp4": "nvfp4", "int8": "int8"}
-FRACTION = 0.9
 
 
 def launch(model: Model, deployment: Deployment, settings: TensorRtLlmSettings) -> Command:
@@ -45,7 +44,11 @@ def launch(model: Model, deployment: Deployment, settings: TensorRtLlmSettings) 
             ("--backend", settings.backend, "pytorch"),
             ("--tp_size", ranks, 1),
             ("--pp_size", settings.pp_size, 1),
-            ("--kv_cache_free_gpu_memory_fraction", f"{settings.free_gpu_memory_fraction:g}", f"{FRACTION:g}"),
+            (
+                "--kv_cache_free_gpu_memory_fraction",
+                f"{settings.free_gpu_memory_fraction:g}",
+                f"{FREE_GPU_MEMORY_FRACTION:g}",
+            ),
             ("--max_num_tokens", deployment.max_num_batched_tokens, None),
             ("--max_batch_size", deployment.max_num_seqs, None),
             ("--ep_size", ranks if deployment.expert_parallel else 1, 1),
@@ -71,14 +74,14 @@ def cache_config(settings: TensorRtLlmSettings, *more: str) -> list[str]:
     lines = []
     if (word := cache_word(settings.dtype, _CACHE_WORDS)) in _CACHE_WORDS.values():
         lines.append(f"dtype: {word}")
-    if settings.tokens_per_block != 32:
+    if settings.tokens_per_block != TOKENS_PER_BLOCK:
         lines.append(f"tokens_per_block: {settings.tokens_per_block}")
     if settings.max_tokens is not None:
         lines.append(f"max_tokens: {settings.max_tokens}")
     if settings.max_attention_window:
         lines.append(f"max_attention_window: [{', '.join(map(str, settings.max_attention_window))}]")
     lines += more
-    if lines and settings.free_gpu_memory_fraction != FRACTION:
+    if lines and settings.free_gpu_memory_fraction != FREE_GPU_MEMORY_FRACTION:
         # A kv_cache_config in the file stands in place of the one that the command line makes.
         lines.append(f"free_gpu_memory_fraction: {settings.free_gpu_memory_fraction:g}")
     return lines

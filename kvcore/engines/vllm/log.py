@@ -7,18 +7,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvcore.engines.log import F, Kind, LogReading, LogRules, N, Pattern, amount, pattern
+from kvcore.engines.releases import release
 from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
-from kvcore.engines.vllm.settings import ALL_GROUPS_LOGGED, VllmSettings, release
+from kvcore.engines.vllm.settings import ALL_GROUPS_LOGGED, CPU_VERSION, VERSION, VllmSettings
 from kvcore.errors import EngineError
 from kvcore.model.memories import Attention, Indexer, Latent, State
 from kvcore.model.model import Model
 
 if TYPE_CHECKING:
     from kvcore.engines.base import Layout
-    from kvcore.size import Term
+    from kvcore.terms import Term
 
-# The version whose line counts one group's share, and the one that counts requests (vLLM changed it in 0.21).
-OLD, NEW, NEW_ON_CPU = "0.20", "0.33.0", "0.32.0"
+# A version whose line counts one group's share; since 0.21 it counts requests.
+OLD = "0.20"
 _BLOCK_SIZES = (16, 32, 64, 128, 256)
 _BATCHES = (2048, 4096, 8192, 16_384, 32_768)
 
@@ -145,9 +146,9 @@ class VllmLog(LogRules):
         stated = reading.engine_version
         if stated is not None and not stated.startswith("0.1.dev"):
             return stated.partition("+")[0], ()
-        version = NEW if _counts_requests(reading) else OLD
-        if reading.facts.get("platform") == "cpu" and version == NEW:
-            version = NEW_ON_CPU
+        version = VERSION if _counts_requests(reading) else OLD
+        if reading.facts.get("platform") == "cpu" and version == VERSION:
+            version = CPU_VERSION
         return version, (f"The log states no release; its lines are read as those of {version}.",)
 
     def options(self, reading: LogReading) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from kvcore.engines.reserve import Reservation, reserve
 from kvcore.formats import KVFormat
 from kvcore.hardware.gpus import accelerator
 from kvcore.scenario.scenario import Scenario
-from kvcore.size import SizeResult, resident_bytes
+from kvcore.sizing import SizeResult, resident_bytes
 from kvcore.units import format_bytes, parse_bytes
 from pages.ui import scenario as controls
 from pages.ui import widgets
