@@ -25,13 +25,18 @@ INTERNAL, STOPPED = "internal", "stopped"
 
 
 class KVCoreError(ValueError):
-    """Base of every error that a user's input can cause; its text is one sentence fit to be shown."""
+    """Base of every error that a user's input can cause; its text is one sentence fit to be shown.
+
+    `reason` is that text without what it is about, where a class keeps the two apart.
+    """
 
     kind = INTERNAL
+    reason: str
 
     def __init__(self, message: str) -> None:
         # A name or a value out of somebody's file can be of any length; a message is one readable sentence.
         super().__init__(message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…")
+        self.reason = str(self)
 
 
 class ConfigError(KVCoreError):
@@ -64,9 +69,18 @@ class UnitError(KVCoreError):
 
 
 class EngineError(KVCoreError):
-    """An engine does not support what was asked of it."""
+    """An engine does not support what was asked of it.
+
+    `engine` is its name, "" where no engine is meant, and `reason` the message without it.
+    """
 
     kind = "engine"
+
+    def __init__(self, reason: str, *, engine: str = "") -> None:
+        named = f"{engine}: " if engine else ""
+        super().__init__(named + reason)
+        self.engine = engine
+        self.reason = str(self)[len(named) :]
 
 
 class HardwareError(KVCoreError):

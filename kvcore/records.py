@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# Metadata of a field that is for our own code alone.
+NOT_IN_JSON: Mapping[str, Any] = MappingProxyType({"json": False})
 
 
 class Record:
@@ -29,7 +34,7 @@ def table(rows: Iterable[Record]) -> pd.DataFrame:
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    return {field.name: _plain(getattr(record, field.name)) for field in fields(record)}
+    return {one.name: _plain(getattr(record, one.name)) for one in fields(record) if one.metadata.get("json", True)}
 
 
 def _plain(value: Any) -> Any:

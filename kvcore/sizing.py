@@ -196,6 +196,7 @@ def _terms(model: Model, tokens: int, kv: KVFormat, batch: int, source_tokens: i
     together = " + ".join(f"{term.value:,}" for term in terms) or "0"
     terms.append(
         Term(
+            id="request",
             name="one request",
             formula=f"{together} = {request:,} B",
             value=request,
@@ -205,6 +206,7 @@ def _terms(model: Model, tokens: int, kv: KVFormat, batch: int, source_tokens: i
     )
     terms.append(
         Term(
+            id="batch",
             name="whole batch",
             formula=f"{batch:,} × {request:,} = {batch * request:,} B",
             value=batch * request,

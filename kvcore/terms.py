@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
-from kvcore.records import Record
+from kvcore.records import NOT_IN_JSON, Record
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -18,13 +18,17 @@ End = Literal["low", "best", "high"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term(Record):
-    """A named step of a result: its formula with the numbers filled in, its value and unit, how it is known."""
+    """A named step of a result: its formula with the numbers filled in, its value and unit, how it is known.
+
+    `name` is for people; a step that code looks for has an `id`.
+    """
 
     name: str
     formula: str
     value: int | float
     unit: str
     knowledge: Literal["exact", "upper_bound", "estimated", "measured"] = "exact"
+    id: str = field(default="", metadata=NOT_IN_JSON)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ chosen, scenario = shell.current()
 rows = cases()
 
 st.title(words.headline(rows), anchor=False)
-st.caption(words.explained())
+st.caption(words.explained(rows))
 widgets.row(sections.big_numbers(rows))
 sections.records(chosen.model.model_type, chosen.name, theme.palette())
 log.section(scenario)

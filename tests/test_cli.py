@@ -383,3 +383,32 @@ def test_wrong_input_about_variants_is_refused(capsys: pytest.CaptureFixture[str
     assert status == 2
     assert err.startswith("kvcore: ")
     assert set(json.loads(out)) == {"error", "kind"}
+
+
+@pytest.mark.parametrize("asked", [
+    ("vllm", "--kv-dtype", "bf16"), ("vllm", "--num-gpu-blocks-override", "500"), ("vllm", "--no-async-scheduling"),
+    ("vllm", "--num-speculative-tokens", "3"), ("vllm", "--kv-gib", "40"), ("sglang", "--kv-gib", "40"),
+    ("sglang", "--kv-dtype", "fp8"), ("sglang", "--dp-size", "2"),
+    ("tensorrt-llm", "--free-gpu-memory-fraction", "0.5", "--kv-dtype", "fp8"), ("tensorrt-llm", "--kv-dtype", "bf16"),
+    ("llama.cpp", "--parallel", "1"), ("ollama",), ("transformers", "--cache-implementation", "static"),
+], ids=" ".join)  # fmt: skip
+def test_engine_prints_the_command_that_plan_prints(capsys: pytest.CaptureFixture[str], asked: tuple[str, ...]) -> None:
+    """Words and files, in all their lines; what is asked of both is said by both."""
+    name, *more = asked
+    engine = run(capsys, "engine", name, "Qwen/Qwen3-8B", "--max-model-len", "8K", *more)[1]
+    plan = run(capsys, "plan", "Qwen/Qwen3-8B", "--engine", name, "--gpu", "h100-sxm", "--context", "8K", *more)[1]
+    first = {"llama.cpp": "llama-server", "ollama": "OLLAMA_", "transformers": "python", "sglang": "python",
+             "tensorrt-llm": "trtllm-serve", "vllm": "vllm serve"}[name]  # fmt: skip
+    made = [text[text.index(f"\n  {first}") :] for text in (engine, plan)]
+    assert made[0] == made[1]
+
+
+def test_the_command_has_the_engine_s_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """vLLM takes bfloat16 and no bf16; blocks that are asked for are asked for in the command too."""
+    asked = ("engine", "vllm", "Qwen/Qwen3-8B", "--max-model-len", "8K", "--kv-dtype", "bf16")
+    assert "  vllm serve Qwen/Qwen3-8B --max-model-len 8192 --kv-cache-dtype bfloat16" in run(capsys, *asked)[1]
+    shown = run(capsys, *asked, "--num-gpu-blocks-override", "500", "--kv-gib", "40")[1]
+    assert shown.splitlines()[-1].endswith("--kv-cache-memory-bytes 42949672960 --num-gpu-blocks-override 500")
+    refused = run(capsys, "engine", "tensorrt-llm", "Qwen/Qwen3-8B", "--max-model-len", "8K", "--gpu", "mi300x")[1]
+    assert "No launch command: tensorrt-llm" in refused
+    assert "trtllm-serve" not in refused

@@ -238,6 +238,11 @@ def test_unknown_architecture_and_unknown_keys_are_refused_by_name() -> None:
             read("llama", LLAMA | {key: 64})
         assert refusal.value.keys == (f"llama.{key}",)
         assert read("llama", LLAMA | {key: 0}).knowledge == "exact"
+    # The message cuts a name that is too long; the keys are whole, whatever is in them.
+    long = "attention.sliding_window = " + "x" * 90
+    with pytest.raises(UnknownLayoutError) as refusal:
+        read("llama", LLAMA | {long: 64})
+    assert refusal.value.keys == (f"llama.{long}",)
 
 
 def test_upper_bound_counts_every_query_head_in_every_layer() -> None:

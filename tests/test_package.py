@@ -195,7 +195,7 @@ def test_what_is_missing_is_named(light: Path, tmp_path: Path, words: tuple[str,
 def test_the_api_needs_nothing_else(light: Path, tmp_path: Path) -> None:
     code = """
 import sys, kvcore
-size = kvcore.size("meta-llama/Llama-3.3-70B-Instruct", "128K")
+size = kvcore.sizing("meta-llama/Llama-3.3-70B-Instruct", "128K")
 plan = kvcore.plan("meta-llama/Llama-3.3-70B-Instruct", gpu="h100-sxm", gpus=4, context="32K")
 print(size.resident_bytes, plan.fits, kvcore.__version__, "numpy" in sys.modules)
 """

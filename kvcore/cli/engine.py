@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
 from typing import Any
 
-from kvcore.cli.options import add_model_options, engine_values, read_memory, read_ranks
+from kvcore.cli.options import add_model_options, command_as_text, engine_values, read_memory, read_ranks
 from kvcore.deployment import Request, as_options
-from kvcore.engines.base import Engine
+from kvcore.engines.command import Command
 from kvcore.engines.registry import engine, engine_names
+from kvcore.engines.reserve import command_for
 from kvcore.engines.result import EngineResult, engine_result
-from kvcore.errors import EngineError
-from kvcore.model.model import Model
+from kvcore.errors import KVCoreError
 from kvcore.units import format_bytes, parse_tokens
 
 
@@ -61,32 +60,20 @@ def _run(options: argparse.Namespace) -> None:
         options=as_options(engine_values(chosen, options.unknown)),
     )
     settings = chosen.settings(model, asked)
-    result = engine_result(chosen, model, settings, read_memory(options.kv_bytes, options.kv_gib))
+    memory = read_memory(options.kv_bytes, options.kv_gib)
+    result = engine_result(chosen, model, settings, memory)
     if options.json:
         print(json.dumps(result.to_dict()))
-    else:
-        print(engine_as_text(result, *_flags(chosen, model, settings)))
-
-
-def _flags(chosen: Engine, model: Model, settings: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(the words that ask for it, notes); no words for a counterfactual, whose weights nobody has."""
-    from kvcore.planning.launch_model import gguf_file, reference, refuse_counterfactual
-
+        return
     try:
-        refuse_counterfactual(model)
-    except EngineError as refusal:
-        return (), (f"No launch command: {refusal}",)
-    loaded, notes = reference(model, chosen.name)
-    words = list(chosen.flags(replace(model, name=loaded), settings))
-    if "--model" in words and (given := gguf_file(model)) is not None:
-        words[words.index("--model") + 1] = given
-    return tuple(words), notes
+        command: Command | str = command_for(model, chosen, asked, settings, result.max_model_len, memory)
+    except KVCoreError as refusal:
+        command = f"No launch command: {refusal}"
+    print(engine_as_text(result, command))
 
 
-def engine_as_text(result: EngineResult, flags: tuple[str, ...], notes: tuple[str, ...] = ()) -> str:
-    """The same answer as a short table for people; `notes` are about `flags`, which may be none."""
-    import shlex
-
+def engine_as_text(result: EngineResult, command: Command | str) -> str:
+    """The same answer as a short table for people, with the launch command or the sentence that says there is none."""
     rows = [
         f"{result.model} in {result.engine} {result.engine_version} · {result.kv_dtype} cache · per rank",
         f"  {'one request':<16}{format_bytes(result.bytes_per_request):>12}   {result.bytes_per_request:,} B for "
@@ -94,7 +81,8 @@ def engine_as_text(result: EngineResult, flags: tuple[str, ...], notes: tuple[st
     ]
     rows += [f"  {term.name}: {term.formula}" for term in result.terms]
     rows += [f"  log: {line}" for line in result.log_lines or ()]
+    notes = (command,) if isinstance(command, str) else command.notes
     rows += [f"  note: {note}" for note in (*result.notes, *notes)]
-    if flags:
-        rows.append(f"  {shlex.join(flags)}")
+    if not isinstance(command, str):
+        rows += command_as_text(command.text, command.files)
     return "\n".join(rows)

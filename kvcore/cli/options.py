@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from kvcore.engines.base import Engine, Option
@@ -31,6 +31,14 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--upper-bound", action="store_true", help="answer a layout that is not understood by a bound")
     command.add_argument("--hub", action="store_true", help="fetch a model that is not in the catalogue from the Hub")
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def command_as_text(text: str, files: Iterable[tuple[str, str]]) -> list[str]:
+    """A launch command as lines of a table for people: what is typed, then the files (name, content) that it reads."""
+    rows = [f"  {line}" for line in text.splitlines()]
+    for name, content in files:
+        rows += [f"  {name}:", *(f"    {line}" for line in content.splitlines())]
+    return rows
 
 
 def engine_values(chosen: Engine, words: list[str]) -> Mapping[str, Any]:

@@ -7,8 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kvcore.cli.options import add_model_options, engine_values, read_memory, read_ranks
-from kvcore.engines.registry import engine, engine_names
+from kvcore.cli.options import add_model_options, command_as_text, engine_values, read_memory, read_ranks
+from kvcore.engines.registry import DEFAULT, engine, engine_names
 from kvcore.errors import UnitError
 from kvcore.units import MAX_BATCH, format_bytes, parse_tokens
 
@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
     command.add_argument("--gpu", required=True, help="accelerator id, such as h100-sxm")
     command.add_argument("--gpus", help="how many in all; without --tp the first split that is valid is taken")
     command.add_argument("--context", required=True, help="tokens of the longest request: 8192, 8K, 1M")
-    command.add_argument("--engine", default="vllm", help=", ".join(engine_names()))
+    command.add_argument("--engine", default=DEFAULT, help=", ".join(engine_names()))
     command.add_argument("--engine-version", help="the version whose rules are meant")
     for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("dcp", "decode context"), ("dp", "data")):
         command.add_argument(f"--{name}", help=f"{what} parallel ranks")
@@ -198,9 +198,7 @@ def plan_as_text(plan: Plan, result: PlanResult) -> str:
     rows.append(f"  {result.binding}")
     rows += [f"  would fit: {remedy.change}" for remedy in result.remedies[:SHOWN]]
     rows += [f"  note: {note}" for note in result.notes]
-    rows += [f"  {line}" for line in (result.command or "").splitlines()]
-    for file in result.files:
-        rows += [f"  {file.name}:", *(f"    {line}" for line in file.content.splitlines())]
+    rows += command_as_text(result.command or "", ((file.name, file.content) for file in result.files))
     return "\n".join(rows)
 
 

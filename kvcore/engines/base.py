@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from kvcore.deployment import Deployment, Request
+from kvcore.engines.log import NO_LOG, LogRules
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
@@ -21,19 +22,40 @@ from kvcore.ranks import splits
 from kvcore.ranks.rules import Ranked, RankRules, Ways
 from kvcore.terms import Term
 
+if TYPE_CHECKING:
+    from kvcore.engines.command import Command
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Layers that share one table of blocks (or one buffer), on one rank.
+    """Layers that share one table of blocks (or one buffer), on one rank, of one kind or of several.
 
     `page_bytes` is one layer's page after padding; `blocks_per_request` None where the engine has no blocks.
     """
 
-    kind: str
+    kinds: tuple[str, ...]
     layers: int
     page_bytes: int
     block_size: int | None = None
     blocks_per_request: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """All its kinds as one word."""
+        return "+".join(self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence about a layout. `kind` is `rules` where it says whose rules were followed.
+
+    `with_draft` stands in its place where the cache of a draft is counted beside the model's: "" for nothing, None
+    for the same sentence.
+    """
+
+    text: str
+    kind: Literal["", "rules"] = ""
+    with_draft: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +63,8 @@ class Layout:
     """How one request of `max_model_len` tokens is stored on the fullest rank, in bytes of that rank.
 
     `bytes_per_block` is one block of the pool that all groups draw from; None, like the other block figures, where
-    the engine has no blocks. `fixed_bytes` are set aside once, whatever the number of requests.
+    the engine has no blocks. `fixed_bytes` are set aside once, whatever the number of requests. `remarks` are for
+    people; `habits` say what the engine does with all layers of a kind that the model has.
     """
 
     engine: str
@@ -56,19 +79,28 @@ class Layout:
     fixed_bytes: int = 0
     groups: tuple[Group, ...] = ()
     terms: tuple[Term, ...] = ()
-    notes: tuple[str, ...] = ()
+    remarks: tuple[Note, ...] = ()
+    habits: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The remarks as sentences."""
+        return tuple(note.text for note in self.remarks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """What fits in a given memory on each rank, and the lines that the engine prints about it.
 
-    `max_concurrency` counts requests of the layout's length and is exact; `blocks` None where there are none.
+    `max_concurrency` counts requests of the layout's length and is exact; `blocks` None where there are none. `starts`
+    says whether the engine starts with so little; the term with the id `shortfall` has the bytes that lack, where they
+    are known.
     """
 
     kv_bytes: int
     kv_cache_size_tokens: int
     max_concurrency: Fraction
+    starts: bool = True
     blocks: int | None = None
     log_lines: tuple[str, ...] = ()
     terms: tuple[Term, ...] = ()
@@ -162,7 +194,8 @@ class Engine(Ranked, Protocol):
     what a user sets the engine's share: of the GPU's "total" memory, of what is "free" after weights and activations,
     of nothing (""); `share_by_gpu` whether its default depends on the GPU. `memory_tiers` are sizes of a GPU in GiB at
     which defaults change. `admission` says what the engine does when the pool is full, `offload` is its option that
-    keeps caches of idle requests in host memory ("" where there is none), `plan_notes` are true of every plan.
+    keeps caches of idle requests in host memory ("" where there is none), `plan_notes` are true of every plan. `log`
+    has the lines of its start-up log, and what follows from them.
     """
 
     name: str
@@ -183,6 +216,7 @@ class Engine(Ranked, Protocol):
     admission: tuple[str, ...] = ()
     offload: str = ""
     plan_notes: tuple[str, ...] = ()
+    log: LogRules = NO_LOG
 
     def settings(self, model: Model, asked: Request) -> Any:
         """What the engine makes of a request for a model, its own defaults for everything that is not said.
@@ -243,8 +277,18 @@ class Engine(Ranked, Protocol):
     def capacity(self, model: Model, settings: Any, kv_bytes: int) -> Capacity:
         """(c, d) Tokens and requests that fit in `kv_bytes` on each rank, and what the engine logs."""
 
-    def flags(self, model: Model, settings: Any) -> tuple[str, ...]:
-        """(e) The launch command that asks for it, as words."""
+    def launch(self, model: Model, deployment: Deployment, settings: Any) -> Command:
+        """(e) The command that starts it so: what differs from its defaults, and what the deployment relies on.
+
+        EngineError where it has no word for what was asked. See kvcore.engines.command for what is in all of them.
+        """
+
+    def room_for(self, deployment: Deployment, requests: int) -> dict[str, Any]:
+        """Options, by field, that make room for so many requests at once on one replica.
+
+        Empty for an engine that takes requests as they come; others allocate every request's cache at the start.
+        """
+        return {}
 
 
 def own_values(engine: str, options: tuple[Option, ...], asked: Request) -> dict[str, Any]:
@@ -256,7 +300,8 @@ def own_values(engine: str, options: tuple[Option, ...], asked: Request) -> dict
     stated = {name: value for name, value in asked.options if value is not None}
     known = {option.field for option in options}
     if unknown := sorted(set(stated) - known):
-        raise EngineError(f"{engine}: {unknown[0][:40]!r} is no option of it here; it has {', '.join(sorted(known))}")
+        has = ", ".join(sorted(known))
+        raise EngineError(f"{unknown[0][:40]!r} is no option of it here; it has {has}", engine=engine)
     values: dict[str, Any] = {}
     for option in options:
         value = stated.get(option.field)
@@ -277,7 +322,7 @@ def longest_request(engine: str, model: Model, asked: Request) -> int:
     """Tokens of the longest request: as asked for, else the model's own limit; EngineError where neither is stated."""
     length = model.context_limit if asked.context is None else asked.context
     if length is None:
-        raise EngineError(f"{engine}: the model states no longest context; say --max-model-len")
+        raise EngineError("the model states no longest context; say --max-model-len", engine=engine)
     return length
 
 
@@ -290,7 +335,7 @@ def check_whole(engine: str, settings: object, bounds: Mapping[str, tuple[int, i
         value = getattr(settings, field)
         if value is not None and not low <= value <= high:
             flag = "--" + field.replace("_", "-")
-            raise EngineError(f"{engine}: {flag} is {value:,}; expected {low:,} … {high:,}")
+            raise EngineError(f"{flag} is {value:,}; expected {low:,} … {high:,}", engine=engine)
 
 
 def split_layers(layers: int, stages: int) -> tuple[int, ...]:
@@ -319,10 +364,6 @@ def ranges_of(sizes: Sequence[int]) -> tuple[range, ...]:
     return tuple(range(last - size, last) for size, last in zip(sizes, accumulate(sizes), strict=True))
 
 
-# What llama.cpp's layout says where nobody counts it.
-_UNCOUNTED = "The cache of the draft head's own context is not counted."
-
-
 def with_draft(layout: Layout, draft: Model, own_bytes: int) -> Layout:
     """The layout of a request with what the draft keeps of it, in a pool of its own."""
     term = Term(
@@ -331,7 +372,8 @@ def with_draft(layout: Layout, draft: Model, own_bytes: int) -> Layout:
         value=own_bytes,
         unit="B",
     )
-    notes = tuple(note.replace(", without speculation", "") for note in layout.notes if note != _UNCOUNTED)
+    kept = (note if note.with_draft is None else replace(note, text=note.with_draft) for note in layout.remarks)
     return replace(
-        layout, bytes_per_request=layout.bytes_per_request + own_bytes, terms=(*layout.terms, term), notes=notes
-    )
+        layout, bytes_per_request=layout.bytes_per_request + own_bytes, terms=(*layout.terms, term),
+        remarks=tuple(note for note in kept if note.text),
+    )  # fmt: skip

@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 from importlib import import_module
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Engine
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import Accelerator
+from kvcore.model.model import Model
 
 # Where each lives; imported when it is asked for, so that one answer loads one engine.
 PLACES = {
@@ -72,3 +74,11 @@ def _followed(name: str, gpu: Accelerator) -> bool:
 
 def _is_processor(gpu: Accelerator) -> bool:
     return gpu.form == "CPU socket"
+
+
+def refuse_launch(model: Model, deployment: Deployment) -> None:
+    """EngineError for what no command can start: a counterfactual, or an engine on GPUs where its rules are unknown."""
+    if model.built_as:
+        raise EngineError(f"nobody has weights of {model.name}, a counterfactual")
+    if refused := not_followed(deployment.engine, deployment.gpu):
+        raise EngineError(refused)

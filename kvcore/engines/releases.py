@@ -47,7 +47,7 @@ def followed(engine: str, text: str, known: str, first: tuple[int, ...], before:
 
 def not_followed(engine: str, text: str, known: str) -> EngineError:
     """What is said of a release whose rules are not followed."""
-    return EngineError(f"{engine}: the rules of version {text[:40]!r} are not followed; known are {known}")
+    return EngineError(f"the rules of version {text[:40]!r} are not followed; known are {known}", engine=engine)
 
 
 @lru_cache(maxsize=512)

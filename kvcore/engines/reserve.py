@@ -5,14 +5,16 @@ The third, what the model must remember now, is kvcore.sizing's; the three diffe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import Any
 
-from kvcore.deployment import Request
-from kvcore.engines.base import Capacity, Layout
-from kvcore.engines.registry import engine, engine_names
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.base import Capacity, Engine, Layout
+from kvcore.engines.command import Command
+from kvcore.engines.registry import engine, engine_names, refuse_launch
 from kvcore.errors import KVCoreError
-from kvcore.hardware.gpus import Accelerator
+from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.model import Model
 
 
@@ -21,6 +23,8 @@ class Reservation:
     """An engine's layout for a request of `length` tokens and what fits in the memory given, or why there is neither.
 
     `layout` is None where the engine refuses the model or its settings, `capacity` where it has no memory to fill.
+    `command` starts the engine so; a sentence where no command does. `refused` is the refusal, `reason` the same
+    without the engine's name.
     """
 
     engine: str
@@ -28,8 +32,9 @@ class Reservation:
     length: int | None
     layout: Layout | None = None
     capacity: Capacity | None = None
-    command: tuple[str, ...] = ()
+    command: Command | str = ""
     refused: str = ""
+    reason: str = ""
 
 
 def reserve(
@@ -46,30 +51,59 @@ def reserve(
 
     A refusal is an answer here and not an error; EngineError only for an engine that is not known.
     """
-    chosen = engine(name)
+    chosen, asked = engine(name), Request(context=length, kv_dtype=kv_dtype, tp=tp, gpu=gpu)
     try:
-        settings = chosen.settings(model, Request(context=length, kv_dtype=kv_dtype, tp=tp, gpu=gpu))
+        settings = chosen.settings(model, asked)
         layout = chosen.layout(model, settings)
-        command = chosen.flags(model, settings)
     except KVCoreError as refusal:
-        return Reservation(engine=chosen.name, versions=chosen.versions, length=length, refused=str(refusal))
-    capacity, refused = None, ""
+        return Reservation(
+            engine=chosen.name, versions=chosen.versions, length=length, command=str(refusal), refused=str(refusal),
+            reason=refusal.reason,
+        )  # fmt: skip
+    capacity, refused, reason = None, "", ""
     if kv_bytes is not None:
         try:
             capacity = chosen.capacity(model, settings, kv_bytes)
         except KVCoreError as refusal:
-            refused = str(refusal)
+            refused, reason = str(refusal), refusal.reason
     return Reservation(
         engine=chosen.name,
         versions=chosen.versions,
         length=layout.max_model_len,
         layout=layout,
         capacity=capacity,
-        command=command,
+        command=_command(model, chosen, asked, settings, layout.max_model_len, kv_bytes),
         refused=refused,
+        reason=reason,
     )
 
 
+def _command(
+    model: Model, chosen: Engine, asked: Request, settings: Any, length: int, kv_bytes: int | None
+) -> Command | str:
+    try:
+        return command_for(model, chosen, asked, settings, length, kv_bytes)
+    except KVCoreError as refusal:
+        return str(refusal)
+
+
+def command_for(
+    model: Model, chosen: Engine, asked: Request, settings: Any, length: int, kv_bytes: int | None
+) -> Command:
+    """The command that starts an engine with these settings for requests of `length` tokens.
+
+    `kv_bytes` are the memory for the cache on each rank, None for the engine's own share. EngineError or UnitError
+    where no command does.
+    """
+    said = {one.name: getattr(asked, one.name) for one in fields(Request)}
+    said |= {"gpu": asked.gpu or accelerator(_UNNAMED), "context": length}
+    deployment = Deployment(engine=chosen.name, kv_bytes=kv_bytes, **said)
+    refuse_launch(model, deployment)
+    return chosen.launch(model, deployment, settings)
+
+
+# What every engine's settings take a GPU for where none is named.
+_UNNAMED = "h100-sxm"
 # Any length will do: what an engine refuses is a kind of memory or a format.
 _ANY_LENGTH = 8192
 

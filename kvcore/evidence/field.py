@@ -7,35 +7,66 @@ inside the interval's prediction is exact.
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from typing import Any
 
 from kvcore.deployment import Request, as_options
+from kvcore.engines.base import Engine
+from kvcore.engines.log import UNLIMITED, Amount, read_amount
 from kvcore.engines.registry import engine
-from kvcore.engines.vllm.engine import VLLM
 from kvcore.errors import EngineError, KVCoreError
 from kvcore.formats import KVFormat, kv_format
-from kvcore.logs.reading import read_log
-from kvcore.logs.values import Amount, read_amount
+from kvcore.logs.predict import longest_that_fits, read_back
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.model.memories import Attention, Indexer, Latent
 from kvcore.paths import DATA
 from kvcore.units import MIB
 
 _FOLDER = DATA / "field"
-FORK = "ik_llama.cpp"
-# vLLM itself, and its ports to other devices, which plan their cache with the same code.
-_VLLM = ("vllm", "vllm-ascend", "vllm-tpu", "vllm-xpu")
-# How the engines that make their cache by a given context call it.
-_LLAMACPP = {"llama.cpp": "ctx_size", "ollama": "num_ctx"}
-_BLOCK_NAMES = {"tensorrt-llm": "tokens_per_block", "sglang": "page_size"}
 CLOSE = 0.005
-_UNLIMITED = 2**60
 _ENDS = ("nearest_bytes", "low_bytes", "high_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """An engine as reports name it: one of ours, or a port or a fork `of` one (data/field/engines.csv).
+
+    `plans`: it plans its cache with the same code. `apart`: its reports are counted apart.
+    """
+
+    name: str
+    label: str
+    of: str
+    plans: bool = True
+    apart: bool = False
+
+
+@cache
+def _forks() -> Mapping[str, Family]:
+    with (_FOLDER / "engines.csv").open(encoding="utf-8", newline="") as file:
+        return {
+            row["name"]: Family(
+                name=row["name"], label=row["label"], of=row["of"], plans=row["plans"] == "yes",
+                apart=row["apart"] == "yes",
+            )
+            for row in csv.DictReader(file)
+        }  # fmt: skip
+
+
+def family(name: str) -> Family:
+    """The engine that reports call so; EngineError for one that is not known."""
+    found = _forks().get(name)
+    return Family(name=name, label=engine(name).label, of=engine(name).name) if found is None else found
+
+
+def apart() -> tuple[Family, ...]:
+    """The forks that are counted apart."""
+    return tuple(one for one in _forks().values() if one.apart)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,18 +185,21 @@ def prediction(report: Report) -> tuple[float, float, str]:
 
 def compare(report: Report) -> Comparison:
     """The report's main figure beside the prediction; EngineError where it has none that can be predicted."""
-    way = _WAYS.get(report.engine)
-    if way is None:
+    made = family(report.engine)
+    if "layout" in report.settings:
+        return _from_rows(report, report.model())
+    if not made.plans:
         raise EngineError(f"{report.id}: no rules for {report.engine}")
+    way = {"memory": _from_memory, "pool": _from_pool, "caches": _from_caches}[engine(made.of).log.states]
     return way(report, report.model())
 
 
 def concurrency(report: Report) -> Comparison | None:
-    """The logged maximum concurrency of a vLLM report beside the prediction; None where none is logged."""
-    stated = report.reported.get("concurrency")
-    if report.engine not in _VLLM or stated is None or report.reported.get("available_kv_gib") is None:
+    """The logged maximum concurrency beside the prediction; None where none is logged."""
+    stated, made = report.reported.get("concurrency"), family(report.engine)
+    if not made.plans or stated is None or report.reported.get("available_kv_gib") is None:
         return None
-    low, near, high = (Fraction(one.max_concurrency) for one in _vllm_capacities(report, report.model()))
+    low, near, high = (Fraction(one.max_concurrency) for one in _capacities(report, report.model()))
     half = Fraction(1, 200)
     return _comparison(report, "max_concurrency", "requests", float(stated), near, low - half, high + half)
 
@@ -183,13 +217,13 @@ def compared() -> tuple[Comparison, ...]:
 
 
 def summary(comparisons: Iterable[Comparison] | None = None) -> tuple[Share, ...]:
-    """Shares by engine over the usable reports (or those given); the fork ik_llama.cpp is counted apart, last."""
+    """Shares by engine over the usable reports (or those given); what is counted apart is last."""
     if comparisons is None:
         comparisons = [compare(report) for report in usable()]
     by_engine: dict[str, list[Comparison]] = {}
     for one in comparisons:
         by_engine.setdefault(one.report.engine, []).append(one)
-    names = sorted(by_engine, key=lambda name: (name == FORK, -len(by_engine[name])))
+    names = sorted(by_engine, key=lambda name: (family(name).apart, -len(by_engine[name])))
     return tuple(_share(name, by_engine[name]) for name in names)
 
 
@@ -239,34 +273,41 @@ def _available(report: Report) -> Amount:
 def _settings(report: Report, model: Model) -> Any:
     from kvcore.hardware.gpus import accelerator
 
-    values = dict(report.settings)
+    values, chosen = dict(report.settings), _engine(report)
     if report.block_size is not None:
-        values.setdefault(_BLOCK_NAMES.get(report.engine, "block_size"), report.block_size)
-    if report.engine in _LLAMACPP:
-        values.setdefault(_LLAMACPP[report.engine], report.max_model_len)
+        values.setdefault(chosen.log.block_option, report.block_size)
+    by_context = chosen.log.context_option is not None
+    if chosen.log.context_option is not None:
+        values.setdefault(chosen.log.context_option, report.max_model_len)
     asked = Request(
         # Where the length is not stated the figure does not depend on it; any length that fits will do.
-        context=None if report.engine in _LLAMACPP else report.max_model_len or 4096,
+        context=None if by_context else report.max_model_len or 4096,
         kv_dtype=report.kv_dtype,
         tp=report.tp,
         pp=report.pp,
         gpu=None if report.gpu_id is None else accelerator(report.gpu_id),
-        engine_version=None if report.engine in _LLAMACPP else report.engine_version,
+        engine_version=None if by_context else report.engine_version,
         options=as_options(values),
     )
-    return engine("vllm" if report.engine in _VLLM else report.engine).settings(model, asked)
+    return chosen.settings(model, asked)
 
 
-def _vllm_capacities(report: Report, model: Model) -> tuple[Any, Any, Any]:
-    memory, settings, chosen = _available(report), _settings(report, model), engine("vllm")
+def _engine(report: Report) -> Engine:
+    """The engine whose rules plan the report's cache."""
+    return engine(family(report.engine).of)
+
+
+def _capacities(report: Report, model: Model) -> tuple[Any, Any, Any]:
+    memory, settings, chosen = _available(report), _settings(report, model), _engine(report)
     sizes = (memory.low_bytes, memory.nearest_bytes, memory.high_bytes)
     low, near, high = (chosen.capacity(model, settings, size) for size in sizes)
     return low, near, high
 
 
-def _vllm(report: Report, model: Model) -> Comparison:
+def _from_memory(report: Report, model: Model) -> Comparison:
+    """What the logged memory for the cache makes: tokens, blocks, or the longest request that fits."""
     stated = report.reported
-    low, near, high = _vllm_capacities(report, model)
+    low, near, high = _capacities(report, model)
     if "kv_tokens" in stated:
         figure, tokens = "kv_cache_size_tokens", [one.kv_cache_size_tokens for one in (near, low, high)]
         return _comparison(report, figure, "tokens", stated["kv_tokens"], tokens[0], tokens[1], tokens[2])
@@ -274,7 +315,8 @@ def _vllm(report: Report, model: Model) -> Comparison:
         return _comparison(report, "blocks", "blocks", stated["gpu_blocks"], near.blocks, low.blocks, high.blocks)
     if "est_max_len" in stated:
         settings, sizes = _settings(report, model), (near.kv_bytes, low.kv_bytes, high.kv_bytes)
-        figure, lengths = "estimated_max_model_len", [VLLM.estimated_length(model, settings, one) for one in sizes]
+        lengths = [longest_that_fits(_engine(report), model, settings, one) for one in sizes]
+        figure = "estimated_max_model_len"
         return _comparison(report, figure, "tokens", stated["est_max_len"], lengths[0], lengths[1], lengths[2])
     if "concurrency" in stated:
         half = Fraction(1, 200)
@@ -285,19 +327,11 @@ def _vllm(report: Report, model: Model) -> Comparison:
     raise EngineError(f"{report.id}: no capacity is reported")
 
 
-def _tensorrt_llm(report: Report, model: Model) -> Comparison:
-    memory, settings, chosen = _available(report), _settings(report, model), engine("tensorrt-llm")
-    sizes = (memory.nearest_bytes, memory.low_bytes, memory.high_bytes)
-    near, low, high = (chosen.capacity(model, settings, size).kv_cache_size_tokens for size in sizes)
-    return _comparison(report, "kv_cache_size_tokens", "tokens", _stated(report, "kv_tokens"), near, low, high)
-
-
-def _sglang(report: Report, model: Model) -> Comparison:
-    """Tokens that the logged size of one pool makes: SGLang prints what it allocated, padding page included."""
-    settings, chosen = _settings(report, model), engine("sglang")
-    layout = chosen.layout(model, settings)
+def _from_pool(report: Report, model: Model) -> Comparison:
+    """Tokens that the logged size of one pool makes: it is what was allocated, padding page included."""
+    layout = _engine(report).layout(model, _settings(report, model))
     wanted = "sliding" if "swa_layer_tokens" in report.reported else None
-    groups = [group for group in layout.groups if group.kind != "state" and (wanted is None or group.kind == wanted)]
+    groups = [group for group in layout.groups if "state" not in group.kinds and wanted in (None, *group.kinds)]
     page = layout.block_size or 1
     per_token = Fraction(sum(group.page_bytes * group.layers for group in groups[:1]), page)
     note = ""
@@ -312,13 +346,10 @@ def _sglang(report: Report, model: Model) -> Comparison:
     return _comparison(report, "kv_cache_size_tokens", "tokens", _stated(report, "kv_tokens"), near, low, high, note)
 
 
-def _llamacpp(report: Report, model: Model) -> Comparison:
-    """The cache of as many layers as the report has, or all key-value caches together, as llama.cpp prints it."""
-    if "layout" in report.settings:
-        return _rows(report, model)
-    settings, chosen = _settings(report, model), engine(report.engine)
-    lines = chosen.capacity(model, settings, _UNLIMITED).log_lines
-    caches = [cache for reading in read_log("\n".join(lines)) for cache in reading.caches if cache.kind == "kv"]
+def _from_caches(report: Report, model: Model) -> Comparison:
+    """The cache of as many layers as the report has, or all key-value caches together, as they are printed."""
+    said = read_back(_engine(report).capacity(model, _settings(report, model), UNLIMITED))
+    caches = [cache for cache in (said.caches if said else ()) if cache.kind == "kv"]
     alike = [
         cache
         for cache in caches
@@ -329,8 +360,8 @@ def _llamacpp(report: Report, model: Model) -> Comparison:
     return _comparison(report, "kv_size", "MiB", _stated(report, "kv_size_mib"), near, low, high)
 
 
-def _rows(report: Report, model: Model) -> Comparison:
-    """Cells × the rows of every layer, windows kept whole: ik_llama.cpp, whose latents have several layouts."""
+def _from_rows(report: Report, model: Model) -> Comparison:
+    """Cells × the rows of every layer, windows kept whole, of a fork whose latents have several layouts."""
     kv = kv_format(report.kv_dtype)
     cells = int(_stated(report, "cells") * report.settings.get("sequences", 1))
     size = cells * _row_bytes(model, kv, report.settings.get("layout", "latent"))
@@ -354,12 +385,3 @@ def _row_bytes(model: Model, kv: KVFormat, layout: str) -> int:
                 # The latent without its rotary part, once more.
                 total += count * kv.v.row_bytes(1, memory.kv_lora_rank)
     return total
-
-
-_WAYS: Mapping[str, Callable[[Report, Model], Comparison]] = {
-    **dict.fromkeys(_VLLM, _vllm),
-    "tensorrt-llm": _tensorrt_llm,
-    "sglang": _sglang,
-    **dict.fromkeys(_LLAMACPP, _llamacpp),
-    FORK: _rows,
-}

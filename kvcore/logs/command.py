@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvcore.engines.log import Amount, Decimals, LogReading
 from kvcore.errors import KVCoreError, LogError, SourceError
 from kvcore.formats import kv_format
 from kvcore.logs.explain import Explanation, Figure, explain
-from kvcore.logs.reading import LogReading, read_log
-from kvcore.logs.values import Amount, Decimals
+from kvcore.logs.reading import logging_engines, read_log
 from kvcore.model.model import Model
 from kvcore.records import Record, table
 from kvcore.scenario.scenario import Scenario, encode_config
@@ -69,8 +69,8 @@ def log_result(text: str, model: Model | str | None = None) -> LogResult:
     readings = read_log(text)
     if not readings:
         raise LogError(
-            "log: no line of vLLM, SGLang, TensorRT-LLM, llama.cpp or Ollama is recognised; paste the start-up log "
-            "from the engine's first line to its KV cache size"
+            f"log: no line of {logging_engines()} is recognised; paste the start-up log from the engine's first line "
+            "to its KV cache size"
         )
     reference = model if isinstance(model, str) else None
     explanations = explain_all(readings, model)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
-from kvcore.engines.releases import release
-from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
+from kvcore.engines.log import Amount, Decimals, LogReading
+from kvcore.engines.registry import engine
 from kvcore.errors import KVCoreError
-from kvcore.logs.predict import Prediction, is_old, predict, printed
-from kvcore.logs.reading import LogReading
-from kvcore.logs.values import Amount, Decimals
-from kvcore.model.memories import Attention, Indexer, Latent, State
+from kvcore.logs.predict import Prediction, predict, printed
 from kvcore.model.model import Model
-from kvcore.records import Record
+from kvcore.records import NOT_IN_JSON, Record
 
 # The figures that a log states and an engine predicts, by the name of the fact.
 FIGURES = (
@@ -27,9 +24,10 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure(Record):
-    """One figure: as the log states it, as predicted, the difference (predicted − reported), and the reason.
+    """One figure: as the log states it, as predicted, the difference (predicted − reported), and the reasons.
 
-    `agrees`: some memory that prints as the log does gives exactly what the log states. None: not predicted.
+    `agrees`: some memory that prints as the log does gives exactly what the log states. None: not predicted. `unit` is
+    that of both figures, "" for a count; each of the `reasons` is a sentence.
     """
 
     name: str
@@ -37,7 +35,17 @@ class Figure(Record):
     predicted: int | float | None
     difference: int | float | None
     agrees: bool
-    why: str
+    reasons: tuple[str, ...] = field(metadata=NOT_IN_JSON)
+    unit: Literal["", "B", "requests"] = field(default="", metadata=NOT_IN_JSON)
+
+    @property
+    def why(self) -> str:
+        """The reasons as one text."""
+        return " ".join(self.reasons)
+
+    def to_dict(self) -> dict[str, Any]:
+        """See Record.to_dict; the reasons are one text, `why`."""
+        return {**Record.to_dict(self), "why": self.why}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +75,8 @@ def explain(reading: LogReading, model: Model | None, *, hint: str = "", guess: 
         return Explanation(reading=reading, model=model, figures=_alone(reading, str(problem)), refused=str(problem))
     figures = _compare(reading, prediction)
     changed = _changed(reading, model) if guess and not all(figure.agrees for figure in figures) else ""
-    words = reasons(reading, prediction)
+    terms = prediction.capacities[prediction.nearest].terms
+    words = tuple(prediction.engine.log.reasons(reading, model, prediction.layout, terms))
     told = tuple(_told(figure, words, changed) for figure in figures)
     figures = (*told, *_budget(reading))
     return Explanation(
@@ -81,22 +90,19 @@ def disagreements(reading: LogReading, prediction: Prediction) -> int:
 
 
 def _changed(reading: LogReading, model: Model) -> str:
-    def wrong(changes: dict[str, Any]) -> int | None:
+    """The first single setting with which no figure disagrees, in words; "" where there is none."""
+    for changes, words in engine(reading.engine).log.guesses(reading, model):
         try:
-            return disagreements(reading, predict(reading, model, changes))
+            if disagreements(reading, predict(reading, model, changes)) == 0:
+                return f"It would come out exactly with {words}."
         except KVCoreError:
-            return None
-
-    return agreeing_change(reading, model, wrong)
+            continue
+    return ""
 
 
 def _told(figure: Figure, words: tuple[str, ...], changed: str) -> Figure:
-    lead = figure.why
-    rest = " ".join((*words, *([] if figure.agrees or not changed else [changed])))
-    return Figure(
-        name=figure.name, reported=figure.reported, predicted=figure.predicted, difference=figure.difference,
-        agrees=figure.agrees, why=f"{lead} {rest}".strip(),
-    )  # fmt: skip
+    more = (changed,) if changed and not figure.agrees else ()
+    return replace(figure, reasons=(*figure.reasons, *words, *more))
 
 
 def _alone(reading: LogReading, why: str) -> tuple[Figure, ...]:
@@ -104,9 +110,10 @@ def _alone(reading: LogReading, why: str) -> tuple[Figure, ...]:
     stated = [(name, reading.facts[name]) for name in FIGURES if name in reading.facts]
     stated += [(f"cache {index + 1}", cache.size) for index, cache in enumerate(reading.caches)]
     found = (
-        Figure(name=name, reported=_number(value), predicted=None, difference=None, agrees=False, why=why)
+        Figure(name=name, reported=_number(value), predicted=None, difference=None, agrees=False, reasons=(why,),
+               unit=_unit(value))
         for name, value in stated
-    )
+    )  # fmt: skip
     return (*found, *_budget(reading))
 
 
@@ -138,7 +145,8 @@ def _figure(name: str, reported: Any, near: Any, low: Fraction, high: Fraction, 
         predicted=printed_near,
         difference=_difference(shown, printed_near),
         agrees=agrees,
-        why=_lead(name, reported, near, low, high, agrees, prediction),
+        reasons=(_lead(name, reported, near, low, high, agrees, prediction),),
+        unit=_unit(reported),
     )
 
 
@@ -159,14 +167,14 @@ def _lead(
 
 
 def _caches(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
-    """llama.cpp's caches in their order: cells, and the size as it is printed."""
+    """The caches in their order: cells, and the size as it is printed."""
     ours = prediction.readings[prediction.nearest]
     predicted = ours.caches if ours else ()
     for index, cache in enumerate(reading.caches):
         if len(predicted) != len(reading.caches):
             why = f"The log has {len(reading.caches)} caches and {len(predicted)} are predicted."
             yield Figure(name=f"cache {index + 1}", reported=_number(cache.size), predicted=None, difference=None,
-                         agrees=False, why=why)  # fmt: skip
+                         agrees=False, reasons=(why,), unit="B")  # fmt: skip
             continue
         other = predicted[index]
         name = f"{cache.kind} cache of {cache.layers or other.layers} layers"
@@ -174,17 +182,18 @@ def _caches(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
             same = cache.cells == other.cells
             why = f"{other.cells:,} cells are predicted." if not same else f"{cache.cells:,} cells, as predicted."
             yield Figure(name=f"{name}, cells", reported=cache.cells, predicted=other.cells,
-                         difference=other.cells - cache.cells, agrees=same, why=why)  # fmt: skip
+                         difference=other.cells - cache.cells, agrees=same, reasons=(why,))  # fmt: skip
         size, agrees = _number(other.size), cache.size.text == other.size.text
         why = f"{cache.size.text} is what is predicted." if agrees else f"Predicted {other.size.text}."
         yield Figure(name=f"{name}, bytes", reported=_number(cache.size), predicted=size,
-                     difference=_difference(_number(cache.size), size), agrees=agrees, why=why)  # fmt: skip
+                     difference=_difference(_number(cache.size), size), agrees=agrees, reasons=(why,),
+                     unit="B")  # fmt: skip
 
 
 def _buffers(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
-    """Ollama's own lines give the cache of each device, and no cells: together they are all caches."""
+    """The cache of each device, where the log gives no cells: together they are all caches."""
     ours = prediction.readings[prediction.nearest]
-    if reading.engine != "ollama" or reading.caches or not reading.buffers or ours is None:
+    if not prediction.engine.log.caches_by_device or reading.caches or not reading.buffers or ours is None:
         return
     sizes = [size for _, size in reading.buffers]
     stated, predicted = sum(s.nearest_bytes for s in sizes), sum(cache.size.nearest_bytes for cache in ours.caches)
@@ -192,7 +201,7 @@ def _buffers(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
     together = " + ".join(f"{size.text} on {device}" for device, size in reading.buffers)
     caches = " + ".join(f"{cache.size.text} for {cache.layers} layers" for cache in ours.caches)
     yield Figure(name="kv cache", reported=stated, predicted=predicted, difference=predicted - stated, agrees=agrees,
-                 why=f"Reported {together}; predicted {caches}.")  # fmt: skip
+                 reasons=(f"Reported {together}; predicted {caches}.",), unit="B")  # fmt: skip
 
 
 def _budget(reading: LogReading) -> tuple[Figure, ...]:
@@ -214,15 +223,22 @@ def _budget(reading: LogReading) -> tuple[Figure, ...]:
     )
     agrees = abs(left - available.nearest_bytes) <= slack
     taken = " − ".join(part.text for part in parts)
-    why = (
+    reasons = [
         f"{total.text} × {share.text} − {taken} leaves {float(left) / 2**30:.2f} GiB; the log says {available.text}, "
         f"{'within' if agrees else 'beyond'} the {float(slack) / 2**30:.2f} GiB that the printed digits leave open."
-    )
+    ]
     if not agrees and (graph := reading.amount("graph_estimate")):
-        why += f" From 0.21 on the estimated CUDA-graph pool of {graph.text} is taken off too."
+        reasons.append(f"From 0.21 on the estimated CUDA-graph pool of {graph.text} is taken off too.")
     found = Figure(name="available_kv", reported=available.nearest_bytes, predicted=round(left),
-                   difference=round(left) - available.nearest_bytes, agrees=agrees, why=why)  # fmt: skip
+                   difference=round(left) - available.nearest_bytes, agrees=agrees, reasons=tuple(reasons),
+                   unit="B")  # fmt: skip
     return (found,)
+
+
+def _unit(value: Any) -> Literal["", "B", "requests"]:
+    if isinstance(value, Amount):
+        return "B"
+    return "requests" if isinstance(value, Decimals) else ""
 
 
 def _exact(value: Any) -> Fraction:
@@ -254,107 +270,3 @@ def _show(value: Fraction, name: str) -> str:
 
 def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-_BLOCK_SIZES = (16, 32, 64, 128, 256)
-
-
-def agreeing_change(reading: LogReading, model: Model, wrong: Callable[[dict[str, Any]], int | None]) -> str:
-    """The first single setting with which no figure disagrees, in words; else an empty text.
-
-    `wrong` counts the figures that disagree under a change, None where the engine refuses it.
-    """
-    for changes, words in _candidates(reading, model):
-        if wrong(changes) == 0:
-            return f"It would come out exactly with {words}."
-    return ""
-
-
-def _candidates(reading: LogReading, model: Model) -> list[tuple[dict[str, Any], str]]:
-    kept = [memory for memory, _ in model.kept]
-    states = any(isinstance(memory, State) for memory in kept)
-    windows = any(isinstance(memory, Attention) and memory.limit is not None for memory in kept)
-    now = reading.facts.get("kv_dtype")
-    tries: list[tuple[dict[str, Any], str]] = [
-        ({"kv_dtype": name}, f"a cache in {name}") for name in ("fp8", "bf16") if name != now
-    ]
-    if reading.engine != "vllm":
-        return tries
-    tries += [({"block_size": size}, f"blocks of {size} tokens") for size in _BLOCK_SIZES]
-    if states:
-        tries.append(({"enable_prefix_caching": False}, "prefix caching off"))
-    if windows:
-        tries.append(({"disable_hybrid_kv_cache_manager": True}, "the hybrid cache manager off"))
-        tries += [({"max_num_batched_tokens": size}, f"max_num_batched_tokens {size:,}") for size in
-                  (2048, 4096, 8192, 16_384, 32_768)]  # fmt: skip
-        tries.append(({"async_scheduling": "disabled"}, "asynchronous scheduling off"))
-    tries.append(({"mtp_layers": 1, "num_speculative_tokens": 1}, "one MTP layer that proposes one token"))
-    tries += [({"tensor_parallel_size": size}, f"tensor parallel {size}") for size in (2, 4, 8)]
-    return tries
-
-
-def reasons(reading: LogReading, prediction: Prediction) -> tuple[str, ...]:
-    """What holds for every figure of this reading, each a whole sentence."""
-    if reading.engine == "vllm":
-        return tuple(_vllm(reading, prediction))
-    if reading.engine == "sglang":
-        return tuple(_sglang(reading, prediction))
-    if reading.engine == "tensorrt-llm":
-        terms = prediction.capacities[prediction.nearest].terms
-        return tuple(f"{term.formula}." for term in terms[:3])
-    return tuple(f"{term.name}: {term.formula}." for term in prediction.layout.terms[: len(reading.caches)])
-
-
-def _vllm(reading: LogReading, prediction: Prediction) -> Iterator[str]:
-    layout = prediction.layout
-    groups = layout.groups
-    if layout.bytes_per_block and layout.block_size:
-        yield f"One block of the pool is {layout.bytes_per_block:,} B."
-    if len(groups) > 1:
-        needs = " + ".join(f"{group.blocks_per_request:,}" for group in groups)
-        total = layout.blocks_per_request
-        yield f"{len(groups)} groups of layers share it; a request needs {needs} = {total:,} blocks."
-        widest = max(group.layers for group in groups)
-        padding = sum(widest - group.layers for group in groups)
-        # A packed pool has pages of several sizes and no padding.
-        if padding and len({group.page_bytes for group in groups}) == 1:
-            yield f"Groups are padded to {widest} layers: {padding} padding layers hold nothing."
-    elif layout.blocks_per_request:
-        yield f"A request of {layout.max_model_len:,} tokens needs {layout.blocks_per_request:,} blocks."
-    if len(groups) > 1 and "kv_cache_size_tokens" in reading.facts:
-        yield _meaning(layout.engine_version, len(groups))
-    yield from _ranks(reading, prediction)
-    if (graph := reading.amount("graph_estimate")) and release(layout.engine_version) >= GRAPHS_DEDUCTED:
-        yield f"The estimated CUDA-graph pool of {graph.text} was taken off before the cache was sized."
-
-
-def _meaning(version: str, groups: int) -> str:
-    if is_old(version):
-        return f"vLLM {version} prints the tokens of one group's share: blocks // {groups} × the block size."
-    return f"vLLM {version} prints concurrency × max_model_len as tokens, so the number depends on the length."
-
-
-def _ranks(reading: LogReading, prediction: Prediction) -> Iterator[str]:
-    stated = {rank: facts["available_kv"] for rank, facts in reading.ranks.items() if "available_kv" in facts}
-    if len({amount.text for amount in stated.values()}) > 1:
-        rank = min(stated, key=lambda name: stated[name].nearest_bytes)
-        yield f"The ranks have different memory; the tightest, {rank} with {stated[rank].text}, decides for all."
-    tp = reading.whole("tensor_parallel_size") or 1
-    if tp == 1:
-        return
-    kept = [memory for memory, _ in prediction.model.kept]
-    if any(isinstance(memory, Latent | Indexer) for memory in kept):
-        yield f"The latent cache is copied to each of the {tp} tensor-parallel ranks, not divided."
-    heads = {memory.num_kv_heads for memory in kept if isinstance(memory, Attention)}
-    if heads and max(heads) < tp:
-        yield f"{max(heads)} KV heads on {tp} ranks: each rank keeps one head, so heads are copied."
-
-
-def _sglang(reading: LogReading, prediction: Prediction) -> Iterator[str]:
-    for group in prediction.layout.groups:
-        if group.block_size:
-            per_token = group.page_bytes // group.block_size
-            yield f"{group.layers} {group.kind} layers × {per_token:,} B a token and layer; SGLang's GB are GiB."
-    tokens = reading.whole("kv_cache_size_tokens")
-    if tokens:
-        yield f"Buffers hold one padding page beside the {tokens:,} tokens."

@@ -9,11 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from kvcore.logs.patterns import FLAGS, KINDS, PAIRS, PATTERNS, Pattern
-from kvcore.logs.values import Amount, Decimals, read_amount, read_count, read_value
+from kvcore.engines.log import (
+    FLAGS,
+    KINDS,
+    Amount,
+    Cache,
+    Decimals,
+    LogReading,
+    Pattern,
+    read_amount,
+    read_count,
+    read_value,
+)
+from kvcore.engines.registry import engine, engine_names, labels
 
 MAX_CHARACTERS = 10_000_000
 MAX_LINE = 10_000
@@ -42,66 +54,6 @@ _TIGHTEST = frozenset({"available_kv", "blocks", "kv_cache_size_tokens", "max_co
 # Of lines that come again for each slot of a server, the first is the context's own.
 _FIRST = frozenset({"n_ctx"})
 _BY_RANK = frozenset({"weights", "non_torch", "activation", "available_kv", "blocks", "kv_cache_size_tokens", "total"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cache:
-    """One cache that llama.cpp reports: its size, cells, layers, and the types of its halves (K and V, or R and S)."""
-
-    size: Amount
-    kind: str = "kv"
-    cells: int | None = None
-    layers: int | None = None
-    sequences: int = 1
-    streams: int = 1
-    types: tuple[str, ...] = ()
-    halves: tuple[Amount, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogReading:
-    """What one start-up says. `facts` are by name (patterns.py); `ranks` those that ranks state each for itself.
-
-    `buffers` are (device, size) of cache buffers; `unread_lines` counts lines that said nothing known.
-    """
-
-    engine: str
-    facts: Mapping[str, Any]
-    stream: str = ""
-    ranks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    caches: tuple[Cache, ...] = ()
-    buffers: tuple[tuple[str, Amount], ...] = ()
-    read_lines: int = 0
-    unread_lines: int = 0
-    unread_samples: tuple[str, ...] = ()
-
-    def whole(self, name: str) -> int | None:
-        """A fact that is a whole number; None where the log does not say."""
-        value = self.facts.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    def text(self, name: str) -> str | None:
-        """A fact that is text."""
-        value = self.facts.get(name)
-        return value if isinstance(value, str) else None
-
-    def amount(self, name: str) -> Amount | None:
-        """A fact that is a number of bytes."""
-        value = self.facts.get(name)
-        return value if isinstance(value, Amount) else None
-
-    def number(self, name: str) -> float | None:
-        """A fact that is a number with a fraction."""
-        value = self.facts.get(name)
-        return float(value.value) if isinstance(value, Decimals) else None
-
-    @property
-    def engine_version(self) -> str | None:
-        return self.text("engine_version")
-
-    @property
-    def model(self) -> str | None:
-        return self.text("model")
 
 
 def read_log(text: str) -> tuple[LogReading, ...]:
@@ -133,17 +85,26 @@ def _lines(text: str) -> Iterator[str]:
         yield line if line.isprintable() else line.translate(_CONTROL)
 
 
+@cache
+def patterns() -> tuple[Pattern, ...]:
+    """The lines of all engines."""
+    return tuple(pattern for name in engine_names() for pattern in engine(name).log.patterns)
+
+
+def logging_engines() -> str:
+    """The engines whose logs are read, as `A, B or C`."""
+    *others, last = (labels()[name] for name in engine_names() if engine(name).log.patterns)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+@cache
 def _by_word() -> dict[str, tuple[Pattern, ...]]:
     """The patterns by the longest whole word of their needle: a line is only searched for those whose word it has."""
     found: dict[str, list[Pattern]] = {}
-    for pattern in PATTERNS:
+    for pattern in patterns():
         words = _WORD.findall(pattern.needle.partition("urrent ")[2] or pattern.needle)
         found.setdefault(max(words, key=len), []).append(pattern)
     return {word: tuple(patterns) for word, patterns in found.items()}
-
-
-_PATTERNS_OF = _by_word()
-_WORDS = frozenset(_PATTERNS_OF)
 
 
 @dataclass(slots=True)
@@ -171,14 +132,15 @@ class _Reader:
         self.places = 0
         self.pair_lines = 0
         self.continued = ""
+        self.by_word = _by_word()
 
     def take(self, line: str) -> None:
         prefix = _STREAM.match(line)
         stream = (prefix[1] or prefix[2]) if prefix else ""
         found = False
         if self.places < MAX_PLACES:
-            for word in sorted(_WORDS.intersection(_WORD.findall(line))):
-                for pattern in _PATTERNS_OF[word]:
+            for word in sorted(self.by_word.keys() & set(_WORD.findall(line))):
+                for pattern in self.by_word[word]:
                     found = self._match(pattern, line, stream) or found
         if not found and self.continued == stream and stream in self.open and "=" in line:
             found = self._pairs(self.open[stream], line)
@@ -223,11 +185,10 @@ class _Reader:
         self.pair_lines += 1
         if self.pair_lines > MAX_PAIR_LINES:
             return False
-        found = False
+        found, pairs = False, engine(draft.engine).log.pairs
         for match in _PAIR.finditer(rest):
-            key = match[1] or match[2] or match[3] or match[4]
-            known = PAIRS.get(key)
-            if known is None or (key == "type" and draft.engine != "sglang"):
+            known = pairs.get(match[1] or match[2] or match[3] or match[4])
+            if known is None:
                 continue
             text = match[5].strip("'\"")
             if text.lower() in _NOTHING or (text == "auto" and known[0] in draft.facts):
@@ -239,10 +200,11 @@ class _Reader:
     def _draft(self, pattern: Pattern, stream: str) -> _Draft | None:
         """The start-up that a line belongs to; a new one where another engine speaks or the last had ended."""
         current = self.open.get(stream)
-        if current is not None and current.engine == "ollama" and pattern.engine == "llama.cpp":
-            return current
-        if current is not None and current.engine == "llama.cpp" and pattern.engine == "ollama" and not current.closed:
-            current.engine = "ollama"
+        if current is not None and current.engine != pattern.engine:
+            if engine(current.engine).log.starts == pattern.engine:
+                return current
+            if engine(pattern.engine).log.starts == current.engine and not current.closed:
+                current.engine = pattern.engine
         if current is None or current.engine != pattern.engine or (pattern.begins and current.closed):
             if len(self.drafts) >= MAX_READINGS:
                 return current

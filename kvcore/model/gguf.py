@@ -83,18 +83,19 @@ def _keys(metadata: Mapping[str, Any], architecture: str) -> GGUFKeys:
 
 def _refuse_unknown_keys(keys: GGUFKeys, architecture: str) -> None:
     """UnknownLayoutError where a key is set that shapes the cache and that nothing took into account."""
-    unknown = []
+    unknown: dict[str, str] = {}
     for full_name in keys.unused():
         name = full_name.removeprefix(keys.path)
         value = keys.raw[name]
         unset = value in (0, "", ()) or (isinstance(value, tuple) and not any(value))
         if _SHAPES_THE_CACHE.search(name) and not _HARMLESS.match(name) and not unset:
-            unknown.append(f"{full_name[:80]} = {_short(value)}")
+            unknown[full_name] = f"{full_name[:80]} = {_short(value)}"
     if unknown:
+        listed = ", ".join([*unknown.values()][:6])
         raise UnknownLayoutError(
-            f"GGUF: {', '.join(unknown[:6])}: not understood for architecture {architecture[:60]!r}, and it may change "
-            "the cache; ask for an upper bound to count every layer as full attention",
-            keys=tuple(text.split(" = ")[0] for text in unknown),
+            f"GGUF: {listed}: not understood for architecture {architecture[:60]!r}, and it may change the cache; ask "
+            "for an upper bound to count every layer as full attention",
+            keys=tuple(unknown),
         )
 
 

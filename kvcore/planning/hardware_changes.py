@@ -102,13 +102,18 @@ def other_engines(deployment: Deployment) -> Iterator[Change]:
         yield Change(
             kind="engine",
             name=name,
-            change=f"Serve with {name} instead of {deployment.engine}",
+            change=engine_change(name, deployment.engine),
             deployment=replace(
                 deployment, engine=name, engine_version=None, options=(), kv_dtype=same, utilization=None,
                 max_num_batched_tokens=None, max_num_seqs=None, tp=tp, pp=pp,
             ),
             price=price,
         )  # fmt: skip
+
+
+def engine_change(after: str, before: str) -> str:
+    """Another engine in words; screens have other names for engines than answers do."""
+    return f"Serve with {after} instead of {before}"
 
 
 def larger_gpus(gpu: Accelerator, most: int = 2) -> tuple[Accelerator, ...]:

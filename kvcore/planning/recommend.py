@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import DEFAULT, runs_on
 from kvcore.engines.registry import engine as engine_of
-from kvcore.engines.registry import runs_on
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import Accelerator, accelerators
 from kvcore.hardware.prices import Hourly, hourly
@@ -51,7 +51,7 @@ def recommend(
     *,
     context: int,
     users: int,
-    engine: str = "vllm",
+    engine: str = DEFAULT,
     base: Deployment | None = None,
     counts: Iterable[int] = COUNTS,
     gpus: Iterable[Accelerator] | None = None,

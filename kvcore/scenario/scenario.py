@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from kvcore.engines.registry import engine
+from kvcore.engines.registry import DEFAULT, engine
 from kvcore.errors import KVCoreError, SourceError, UnitError
 from kvcore.formats import kv_format
 from kvcore.hardware.gpus import accelerator
@@ -55,7 +55,7 @@ class Scenario:
     budget: str = "48 GiB"
     source: int = 0
     bound: bool = False
-    engine: str = "vllm"
+    engine: str = DEFAULT
     gpu: str = "h100-sxm"
     tp: int = 1
 

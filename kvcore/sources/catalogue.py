@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from kvcore.errors import ConfigError, ModelError, UnknownLayoutError
 from kvcore.model import Attention, Model, model_from_config, parse_config
@@ -170,34 +170,57 @@ def search(
     )
 
 
-def attention_label(model: Model) -> str:
-    """A model's kinds of attention in a few words: `GQA`, `MLA + indexer`, `sliding 5:1 + full`, `encoder`."""
-    counts = dict(model.kinds)
-    if set(counts) <= {"none"}:
+AttentionKind = Literal[
+    "encoder", "recurrent", "compressed", "hybrid", "sliding", "chunked", "latent", "MHA", "GQA", "MQA",
+]  # fmt: skip
+
+
+def attention_kind(model: Model) -> AttentionKind:
+    """The kind of attention that tells most of a model's cache."""
+    kinds = {kind for kind, _ in model.kinds}
+    if kinds <= {"none"}:
         return "encoder"
-    if set(counts) <= {"none", "state"}:
+    if kinds <= {"none", "state"}:
         return "recurrent"
-    extras = [f"{counts['shared']} shared"] if "shared" in counts else []
-    for kind, word in (("indexer", "indexer"), ("cross", "cross-attention")):
-        if kind in counts:
-            extras.insert(0, word)
-    return " + ".join([_main_label(model, counts), *extras])
-
-
-def _main_label(model: Model, counts: dict[Any, int]) -> str:
-    if "compressed" in counts:
+    if "compressed" in kinds:
         # The states beside compressed entries are their unfinished groups, not recurrent layers.
+        return "compressed"
+    if "state" in kinds:
+        return "hybrid"
+    if "sliding" in kinds:
+        return "sliding"
+    if "chunked" in kinds:
+        return "chunked"
+    return "latent" if "latent" in kinds else _head_kind(model)
+
+
+def attention_label(model: Model, latent: str = "MLA") -> str:
+    """A model's kinds of attention in a few words: `GQA`, `MLA + indexer`, `sliding 5:1 + full`, `encoder`.
+
+    `latent` is what latents are called.
+    """
+    counts, kind = dict(model.kinds), attention_kind(model)
+    if kind in ("encoder", "recurrent"):
+        return kind
+    extras = [f"{counts['shared']} shared"] if "shared" in counts else []
+    for beside, word in (("indexer", "indexer"), ("cross", "cross-attention")):
+        if beside in counts:
+            extras.insert(0, word)
+    return " + ".join([_main_label(model, kind, counts, latent), *extras])
+
+
+def _main_label(model: Model, kind: AttentionKind, counts: dict[Any, int], latent: str) -> str:
+    if kind == "compressed":
         return "compressed MLA" + (" + sliding" if "sliding" in counts else "")
-    if "state" in counts:
+    if kind == "hybrid":
         order = ("state", "full", "sliding", "chunked", "latent")
         return "hybrid: " + " + ".join(f"{counts[kind]} {kind}" for kind in order if kind in counts)
-    for kind in ("sliding", "chunked"):
-        if kind in counts:
-            return f"{kind} {_ratio(model, counts[kind], counts['full'])} + full" if "full" in counts else kind
-    return "MLA" if "latent" in counts else _head_label(model)
+    if kind in ("sliding", "chunked") and "full" in counts:
+        return f"{kind} {_ratio(model, counts[kind], counts['full'])} + full"
+    return latent if kind == "latent" else kind
 
 
-def _head_label(model: Model) -> str:
+def _head_kind(model: Model) -> AttentionKind:
     """MHA, GQA or MQA, by the key-value heads of the layers that have their own."""
     heads = {memory.num_kv_heads for memory, _ in model.groups if isinstance(memory, Attention)}
     if heads == {model.num_attention_heads}:

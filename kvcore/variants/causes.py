@@ -14,6 +14,7 @@ from kvcore.model.model import Model
 from kvcore.units import format_bytes
 
 _Form = tuple[Memory, ...]
+CROSS_ATTENTION = "cross-attention"
 _NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 # What a layer that does not grow does instead, by the kind of its memory: (several layers, one layer).
 _INSTEAD = {
@@ -163,18 +164,21 @@ class Side:
 
     @property
     def constant_noun(self) -> str:
-        kinds = {"states" if isinstance(memory, State) else "cross-attention" for memory in self.laws
+        kinds = {"states" if isinstance(memory, State) else CROSS_ATTENTION for memory in self.laws
                  if self._constant(memory)}  # fmt: skip
         return " and ".join(sorted(kinds, reverse=True))
 
     def constant_words(self, owner: str) -> str:
         """`its states take 75 MiB at any length`; `owner` is "its" or the name of the model."""
-        verb = "takes" if self.constant_noun == "cross-attention" else "take"
+        verb = "takes" if self.constant_noun == CROSS_ATTENTION else "take"
         noun = f"its {self.constant_noun}" if owner == "its" else f"the {self.constant_noun} of {owner}"
         return f"{noun} {verb} {format_bytes(self.constant_bytes)} at any length"
 
-    def window_words(self, owner: str, tokens: int) -> str:
-        """`52 of its 62 layers keep only the last 1,024 tokens`, or "" where nothing is cut at `tokens`."""
+    def window_words(self, owner: str, tokens: int, unit: str = " tokens") -> str:
+        """`52 of its 62 layers keep only the last 1,024 tokens`, or "" where nothing is cut at `tokens`.
+
+        `unit` is "" where the tokens were just named.
+        """
         cut = {memory: law for memory, law in self.laws.items() if _is_cut(law, tokens)}
         forms = [(form, count) for form, count in self.layers if any(memory in cut for memory in form)]
         if not forms:
@@ -183,7 +187,7 @@ class Side:
         caps = sorted({(law.max_entries or 0) * law.tokens_per_entry for law in cut.values()})
         last = f"{caps[0]:,}" if len(caps) == 1 else f"{caps[0]:,} to {caps[-1]:,}"
         chunked = all(memory.kind == "chunked" for memory in cut)
-        kept = f"at most a chunk of {last} tokens" if chunked else f"only the last {last} tokens"
+        kept = f"at most a chunk of {last}{unit}" if chunked else f"only the last {last}{unit}"
         # Where most of these layers also keep older tokens in a compressed form, the window is only the uncut part.
         also = sum(count for form, count in forms if any(m in self.laws and m not in cut
                                                          and self.laws[m].bytes_per_entry for m in form))  # fmt: skip
@@ -436,8 +440,9 @@ def length_causes(a: Side, b: Side, tokens: int) -> tuple[Cause, ...]:
     if not grown_a and not grown_b:
         return _ordered(_constant_factors(a, b))
     if not grown_a or not grown_b:
+        side = a if not grown_a else b
         fixed = f"its {a.constant_noun}" if not grown_a else f"the {b.constant_noun} of {b.name}"
-        words = f"{fixed} {'keeps' if fixed.startswith('its cross') else 'keep'} that size at any length"
+        words = f"{fixed} {'keeps' if side.constant_noun == CROSS_ATTENTION else 'keep'} that size at any length"
         return (Cause(kind="constants", words=words, short=words, factor=Fraction(total_a, total_b)),)
     kept = Fraction(grown_a) / (tokens * a.start.bytes) / (Fraction(grown_b) / (tokens * b.start.bytes))
     constants = Fraction(total_a, grown_a) / Fraction(total_b, grown_b)
@@ -451,11 +456,10 @@ def _windows_cause(a: Side, b: Side, tokens: int, factor: Fraction) -> Cause | N
     """What windows leave; None where nothing is cut yet: an entry that is not complete is no reason to name."""
     first, second = (a, b) if factor < 1 else (b, a)
     words = first.window_words("its" if first is a else b.name, tokens)
-    also = second.window_words("its" if second is a else b.name, tokens)
     if not words:
         return None
-    detail = also.replace(" tokens", "") if also else ""
-    return Cause(kind="windows", words=words, short=words, factor=factor, detail=detail)
+    also = second.window_words("its" if second is a else b.name, tokens, unit="")
+    return Cause(kind="windows", words=words, short=words, factor=factor, detail=also)
 
 
 def _constants_cause(a: Side, b: Side, factor: Fraction) -> Cause:

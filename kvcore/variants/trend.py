@@ -20,7 +20,7 @@ from kvcore.formats import kv_format
 from kvcore.model.memories import Attention, CrossAttention, Memory
 from kvcore.model.model import Model
 from kvcore.sizing import bytes_per_token, resident_bytes
-from kvcore.sources.catalogue import Entry, Summary, attention_label, summaries
+from kvcore.sources.catalogue import AttentionKind, Entry, Summary, attention_kind, summaries
 from kvcore.variants.variants import variant
 
 AttentionClass = Literal["multi-head", "grouped", "multi-query", "window", "latent", "hybrid", "recurrent"]
@@ -33,10 +33,10 @@ CONTEXT_TOKENS = 32_768
 ENOUGH = 10
 """Designs below which a year says nothing by itself."""
 
-# The first word of kvcore.sources.catalogue.attention_label; an encoder keeps nothing and has no place here.
-_CLASS_OF_LABEL: dict[str, AttentionClass] = {
+# An encoder keeps nothing and has no place here.
+_CLASSES: dict[AttentionKind, AttentionClass] = {
     "MHA": "multi-head", "GQA": "grouped", "MQA": "multi-query", "sliding": "window", "chunked": "window",
-    "MLA": "latent", "compressed": "latent", "hybrid:": "hybrid", "recurrent": "recurrent",
+    "latent": "latent", "compressed": "latent", "hybrid": "hybrid", "recurrent": "recurrent",
 }  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def attention_class(model: Model) -> AttentionClass | None:
     A window as long as the model's whole context drops nothing, so such layers count as full attention.
     """
     layers = tuple(tuple(_unlimited(memory, model.context_limit) for memory in layer) for layer in model.layers)
-    return _CLASS_OF_LABEL.get(attention_label(replace(model, layers=layers)).split()[0])
+    return _CLASSES.get(attention_kind(replace(model, layers=layers)))
 
 
 def periods(found: Iterable[TrendPoint]) -> tuple[Period, ...]:

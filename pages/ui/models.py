@@ -34,7 +34,10 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A configuration that was not answered: why, which keys, and how to ask for an upper bound where there is one."""
+    """A configuration that was not answered: why, which keys, and how to ask for an upper bound where there is one.
+
+    `name` is "" for one that was brought without a name.
+    """
 
     name: str
     message: str

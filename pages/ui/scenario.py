@@ -350,7 +350,8 @@ def _problems(refusal: Refusal | None) -> None:
     if refusal is None:
         return
     with st.container(key="refusal", gap="small"):
-        st.error(f"**{plain(tidy_name(refusal.name))}**: {plain(refusal.message)}.", icon=":material/error:")
+        name = tidy_name(refusal.name or "Your configuration")
+        st.error(f"**{plain(name)}**: {plain(refusal.message)}.", icon=":material/error:")
         if refusal.keys and (refusal.bound or refusal.catalogued):
             with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
                 st.button("Answer with an upper bound", key="bound_go", on_click=_bound, args=(refusal,))
@@ -362,7 +363,7 @@ def _bound(refusal: Refusal) -> None:
     keep = st.session_state
     if refusal.bound is not None:
         load = refusal.bound
-        state.bring(lambda _: load(), "" if refusal.name == "Your configuration" else refusal.name, upper_bound=True)
+        state.bring(lambda _: load(), refusal.name, upper_bound=True)
         return
     keep["bound"] = True
     keep["refusal"] = None

@@ -209,7 +209,7 @@ def bring(load: Callable[[bool], files.Loaded], name: str = "", *, upper_bound: 
     except KVCoreError as problem:
         keys = getattr(problem, "keys", ())
         again = (lambda: load(True)) if keys and not upper_bound else None
-        state["refusal"] = Refusal(name=name or "Your configuration", message=str(problem), keys=keys, bound=again)
+        state["refusal"] = Refusal(name=name, message=str(problem), keys=keys, bound=again)
         return False
     state["own"] = models.from_own(loaded, name)
     state["model"] = OWN

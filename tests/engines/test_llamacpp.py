@@ -27,6 +27,7 @@ from kvcore.model.gguf_layers import ARCHITECTURES
 from kvcore.paths import DATA
 from kvcore.units import GIB, MIB
 from tests.models import catalogue_rows, llama, model
+from tests.plan.launch_cases import h100
 
 RECORDS: list[dict[str, Any]] = [
     json.loads(line) for line in (DATA / "engines" / "llamacpp.jsonl").read_text("utf-8").splitlines()
@@ -361,11 +362,11 @@ def test_the_largest_context_fits_and_the_next_does_not(kv_bytes: int, slots: in
     assert not LLAMACPP.capacity(subject, replace(settings, ctx_size=largest + step), kv_bytes).log_lines
 
 
-def test_flags_ask_for_it_again() -> None:
+def test_the_command_asks_for_it_again() -> None:
     subject = model("google/gemma-3-27b-it")
     settings = settings_of(subject, Request(), ctx_size=8192, parallel=2, swa_full=True,
                            cache_type_k="q8_0", tensor_split="3,1")  # fmt: skip
-    assert LLAMACPP.flags(subject, settings) == (
-        "llama-server", "--model", "google/gemma-3-27b-it.gguf", "--ctx-size", "8192", "--parallel", "2",
+    assert LLAMACPP.launch(subject, h100(engine="llama.cpp"), settings).words == (
+        "llama-server", "--model", "./gemma-3-27b-it-BF16.gguf", "--ctx-size", "8192", "--parallel", "2",
         "--cache-type-k", "q8_0", "--swa-full", "--tensor-split", "3,1",
     )  # fmt: skip

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcore.engines.log import FLAGS, KINDS, read_amount, read_decimals
 from kvcore.errors import ModelError
 from kvcore.evidence.runs import recordings
 from kvcore.logs import Amount, Decimals, LogError, LogReading, explain, log_result, read_log
 from kvcore.logs import reading as reading_module
 from kvcore.logs.command import model_of
-from kvcore.logs.patterns import FLAGS, KINDS, PATTERNS
-from kvcore.logs.values import read_amount, read_decimals
+from kvcore.logs.reading import patterns
 from kvcore.model import model_from_config
 from kvcore.sources import catalogue
 from kvcore.units import GIB, MIB
@@ -302,10 +302,10 @@ def test_a_damaged_unit_is_left_out() -> None:
 
 
 def test_the_table_is_complete() -> None:
-    named = {name for pattern in PATTERNS for name in pattern.regex.groupindex}
-    assert all(pattern.source for pattern in PATTERNS)
+    named = {name for pattern in patterns() for name in pattern.regex.groupindex}
+    assert all(pattern.source for pattern in patterns())
     assert set(FLAGS) <= named
-    for pattern in PATTERNS:
+    for pattern in patterns():
         # A repeat without a bound could take forever; every one of them has one.
         bare = pattern.regex.pattern.replace(r"\+", "").replace(r"\*", "").replace("[\\w.+-]", "w")
         assert "*" not in bare, pattern.regex.pattern
@@ -336,7 +336,7 @@ def test_any_text_is_answered(text: str) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from([pattern.needle for pattern in PATTERNS] + list("0123456789,.=:'\"{}()[] GMKiBx\n")),
+@given(st.lists(st.sampled_from([pattern.needle for pattern in patterns()] + list("0123456789,.=:'\"{}()[] GMKiBx\n")),
                 max_size=60))  # fmt: skip
 def test_needles_and_fragments_are_answered(parts: list[str]) -> None:
     _check("".join(parts))
@@ -365,7 +365,7 @@ def _check(text: str) -> None:
 HOSTILE = {
     "newlines": "\n" * 3_000_000,
     "one line": "x" * 10_100_000,
-    "needles": ("1".join(pattern.needle for pattern in PATTERNS) + "\n") * 300,
+    "needles": ("1".join(pattern.needle for pattern in patterns()) + "\n") * 300,
     "digits": ("GPU KV cache size: " + "9," * 4000 + "\n") * 50,
     "pairs": ("Initializing an LLM engine (v0.4.1) with config: " + "model='" * 1300 + "\n") * 50,
     "escapes": ("\x1b[" + "0;" * 4000 + "\n") * 50,

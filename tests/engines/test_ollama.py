@@ -15,6 +15,7 @@ from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.units import GIB
 from tests.models import model
+from tests.plan.launch_cases import h100
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -91,7 +92,7 @@ def test_cache_type_and_batch() -> None:
     ) * 2
     # A window of 1,024 and a batch of 1,024 are 2,048 cells.
     assert "  2048 cells,  52 layers" in OLLAMA.capacity(subject, settings, 40 * GIB).log_lines[-1]
-    assert OLLAMA.flags(subject, settings) == (
+    assert OLLAMA.launch(subject, h100(engine="ollama"), settings).words == (
         "OLLAMA_CONTEXT_LENGTH=16384", "OLLAMA_NUM_PARALLEL=1", "OLLAMA_KV_CACHE_TYPE=q8_0", "ollama", "serve",
     )  # fmt: skip
     assert settings_of(subject, num_ctx=16384, num_batch=300).server.ubatch_size == 300

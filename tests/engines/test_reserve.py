@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvcore.engines.command import Command
 from kvcore.engines.registry import engine, engine_names
 from kvcore.engines.reserve import reserve
 from kvcore.errors import EngineError
@@ -25,7 +26,9 @@ def test_they_differ_for_one_model() -> None:
     assert answer.capacity.log_lines == (
         "GPU KV cache size: 291,658 tokens, Maximum concurrency for 131,072 tokens per request: 2.23x",
     )
-    assert answer.command[:2] == ("vllm", "serve")
+    assert isinstance(answer.command, Command)
+    assert answer.command.words[:2] == ("vllm", "serve")
+    assert answer.command.words[-2:] == ("--kv-cache-memory-bytes", str(40 * GIB))
 
 
 def test_a_refusal_is_an_answer() -> None:
@@ -34,6 +37,18 @@ def test_a_refusal_is_an_answer() -> None:
     assert "cannot be split" in answer.refused
     with pytest.raises(EngineError, match="abacus"):
         reserve(model("meta-llama/Llama-3.3-70B-Instruct"), "abacus", length=1)
+
+
+def test_a_refusal_keeps_the_engine_apart_from_its_reason() -> None:
+    """What llama.cpp refuses is refused by Ollama, which starts its server, in llama.cpp's name."""
+    answer = reserve(model("meta-llama/Llama-3.3-70B-Instruct"), "ollama", length=1024, tp=2)
+    assert answer.refused == f"llama.cpp: {answer.reason}"
+    assert answer.reason.startswith("tp 2: ")
+    error = EngineError("x" * 700, engine="vllm")
+    assert (error.engine, len(str(error))) == ("vllm", 600)
+    assert str(error) == f"vllm: {error.reason}"
+    plain = EngineError("pipeline parallel 3: more than layers")
+    assert (plain.engine, plain.reason) == ("", str(plain))
 
 
 @pytest.mark.parametrize("name", engine_names())
@@ -45,7 +60,7 @@ def test_every_engine_answers_or_refuses_every_model(name: str) -> None:
         if answer.layout is not None:
             answered += 1
             assert answer.layout.bytes_per_request >= 0
-            assert answer.command
+            assert isinstance(answer.command, Command), answer.command
             assert answer.layout.groups or not answer.layout.bytes_per_request
     assert answered > 150
 

@@ -21,6 +21,7 @@ from kvcore.model import Model, model_from_config
 from kvcore.model.memories import Attention, Latent, Memory, State, StatePart
 from kvcore.units import GIB, MIB
 from tests.models import llama, model
+from tests.plan.launch_cases import h100
 
 
 def chosen(found: Model, *, length: int | None = None, kv: str = "auto", tp: int = 1, pp: int = 1, dcp: int = 1,
@@ -432,7 +433,7 @@ def test_cpu_is_refused() -> None:
 def test_command() -> None:
     found = small()
     asked = chosen(found, length=2048, kv="fp8", tp=4, page_size=16, disable_radix_cache=True)
-    assert SGLANG.flags(found, asked) == (
+    assert SGLANG.launch(found, h100(engine="sglang"), asked).words == (
         "python", "-m", "sglang.launch_server", "--model-path", found.name, "--context-length", "2048",
         "--tp-size", "4", "--kv-cache-dtype", "fp8_e4m3", "--page-size", "16", "--disable-radix-cache",
     )  # fmt: skip

@@ -19,6 +19,7 @@ from kvcore.model import Model, model_from_config
 from kvcore.model.memories import Attention
 from kvcore.units import GIB, MIB
 from tests.models import llama, model
+from tests.plan.launch_cases import h100
 
 
 def chosen(found: Model, *, length: int | None = None, kv: str = "auto", tp: int = 1, pp: int = 1,
@@ -291,18 +292,25 @@ def test_stages_of_different_windows_are_refused() -> None:
 
 def test_command() -> None:
     asked = chosen(small(), length=2048, kv="fp8", tp=4, tokens_per_block=64, max_attention_window="512,2048")
-    assert TENSORRT_LLM.flags(small(), asked) == (
-        "trtllm-serve", small().name, "--max_seq_len", "2048", "--tp_size", "4", "--extra_llm_api_options",
-        "config.yaml",
+    command = TENSORRT_LLM.launch(small(), h100(engine="tensorrt-llm"), asked)
+    assert command.words == (
+        "trtllm-serve", "serve", small().name, "--max_seq_len", "2048", "--tp_size", "4", "--extra_llm_api_options",
+        "extra_llm_api_options.yaml",
     )  # fmt: skip
-    text = "config.yaml: kv_cache_config: {dtype: fp8, tokens_per_block: 64, max_attention_window: [512, 2048]}"
-    assert text in TENSORRT_LLM.layout(small(), asked).notes
-    assert TENSORRT_LLM.flags(small(), chosen(small(), length=8)) == (
-        "trtllm-serve",
-        small().name,
-        "--max_seq_len",
-        "8",
-    )
+    assert command.files == (
+        ("extra_llm_api_options.yaml",
+         "kv_cache_config:\n  dtype: fp8\n  tokens_per_block: 64\n  max_attention_window: [512, 2048]\n"),
+    )  # fmt: skip
+    cache = "kv_cache_config: {dtype: fp8, tokens_per_block: 64, max_attention_window: [512, 2048]}"
+    assert f"{command.files[0][0]}: {cache}" in TENSORRT_LLM.layout(small(), asked).notes
+    plain = TENSORRT_LLM.launch(small(), h100(engine="tensorrt-llm"), chosen(small(), length=8))
+    assert plain.words == ("trtllm-serve", "serve", small().name, "--max_seq_len", "8")
+    assert plain.files == ()
+    # A share of the memory has to stand in the file where the file has a kv_cache_config; 16 bits need no file.
+    shared = chosen(small(), length=8, kv="fp8", free_gpu_memory_fraction=0.5)
+    told = "kv_cache_config: {dtype: fp8, free_gpu_memory_fraction: 0.5}"
+    assert f"{command.files[0][0]}: {told}" in TENSORRT_LLM.layout(small(), shared).notes
+    assert len(TENSORRT_LLM.layout(small(), chosen(small(), length=8, kv="bf16")).notes) == 1
 
 
 # --- what must always hold --------------------------------------------------------------------------------------------

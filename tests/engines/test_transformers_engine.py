@@ -27,6 +27,7 @@ from kvcore.model.memories import CrossAttention
 from kvcore.paths import DATA
 from kvcore.units import GIB
 from tests.models import llama, model
+from tests.plan.launch_cases import h100
 from tests.reference.run import SOURCE_TOKENS, Case, cut, observe, parts, text_config, without_numbers
 
 
@@ -307,15 +308,19 @@ def test_models_with_code_of_their_own_are_named() -> None:
 
 
 def test_call() -> None:
-    assert TRANSFORMERS.flags(small(), chosen(small(), length=64, cache_implementation="static")) == (
-        "model.generate(**inputs,", "max_length=64,", 'cache_implementation="static")',
-    )  # fmt: skip
-    asked = chosen(small(), length=64, cache_implementation="quantized", cache_backend="hqq", nbits=2)
-    assert TRANSFORMERS.flags(small(), asked)[2] == (
-        'cache_config={"backend": "hqq", "nbits": 2, "q_group_size": 64, "residual_length": 128},'
+    def call(**more: Any) -> str:
+        asked = chosen(small(), length=64, **more)
+        ((_, script),) = TRANSFORMERS.launch(small(), h100(engine="transformers"), asked).files
+        return next(line for line in script.splitlines() if "generate" in line)
+
+    head = "output = model.generate(**inputs, max_length=64, "
+    assert call(cache_implementation="static") == head + 'cache_implementation="static")'
+    quantized = 'cache_config={"backend": "hqq", "nbits": 2, "q_group_size": 64, "residual_length": 128}, '
+    assert call(cache_implementation="quantized", cache_backend="hqq", nbits=2) == (
+        head + quantized + 'cache_implementation="quantized")'
     )
-    fp8 = chosen(small(), length=64, cache_implementation="quantized", cache_backend="fp8")
-    assert TRANSFORMERS.flags(small(), fp8)[2] == 'cache_config={"backend": "fp8"},'
+    fp8 = head + 'cache_config={"backend": "fp8"}, cache_implementation="quantized")'
+    assert call(cache_implementation="quantized", cache_backend="fp8") == fp8
 
 
 # --- what must always hold --------------------------------------------------------------------------------------------

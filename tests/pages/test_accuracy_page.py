@@ -214,8 +214,18 @@ def test_the_chart_draws_every_case_with_both_figures(colours: theme.Palette) ->
     figure, _ = drawn
     marks = sum(len(trace.x) for trace in figure.data if trace.mode == "markers")
     assert marks == sum(bool(row.reported and row.predicted) for row in rows)
-    assert all(row.engine in words.ENGINES or accuracy_chart.base(row.engine) in accuracy_chart._LOOKS
-               for row in rows)  # fmt: skip
+    assert {accuracy_chart.base(row.engine) for row in rows} <= set(accuracy_chart.looks())
+
+
+def test_engines_and_forks_have_marks_and_names_of_their_own() -> None:
+    looks = accuracy_chart.looks()
+    assert list(looks.items()) == [
+        ("vllm", (0, "circle")), ("llama.cpp", (1, "triangle-up")), ("sglang", (2, "diamond")),
+        ("tensorrt-llm", (3, "square")), ("ik_llama.cpp", (4, "triangle-down")), ("ollama", (5, "pentagon")),
+    ]  # fmt: skip
+    assert {accuracy_chart.base(name) for name in ("vllm-ascend", "vllm-tpu", "vllm fork (Lvllm)")} == {"vllm"}
+    names = [words.engine(name) for name in ("vllm-xpu", "vllm fork (Lvllm)", "ik_llama.cpp", "tensorrt-llm")]
+    assert names == ["vLLM XPU", "vLLM fork (Lvllm)", "ik_llama.cpp", "TensorRT-LLM"]
 
 
 def test_differences_in_words() -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore.engines.registry import engine_names
+from kvcore.engines.command import Command
+from kvcore.engines.registry import engine_names, labels
 from kvcore.engines.reserve import Reservation, reserve
 from kvcore.hardware.gpus import accelerator, capacity_lines
 from kvcore.model import KINDS, Model
@@ -16,7 +17,6 @@ from kvcore.units import GIB
 from pages.ui import lines, theme
 from pages.ui.scenario import FORMAT_WORDS
 from pages.ui.size import claims, examples, sections, words
-from pages.ui.size import reserved as trio_launch
 from pages.ui.size import words as trio_words
 
 PALETTES = {"light": theme.LIGHT, "dark": theme.DARK}
@@ -93,6 +93,9 @@ def test_growth_in_a_sentence(model_id: str, expected: str) -> None:
         ("meta-llama/Llama-3.3-70B-Instruct", "All 80 layers keep every token"),
         ("google/gemma-3-27b-it", "1 layer in 6 keeps every token, and these 10 hold 86% of the bytes"),
         ("allenai/longformer-base-4096", "No layer holds anything"),
+        # A thousand has a comma in it, which does not end what is kept.
+        ("mistralai/Mistral-7B-v0.1", "All 32 layers keep the last 4,096 tokens"),
+        ("state-spaces/mamba-2.8b-hf", "All 64 layers keep a state of fixed size (Mamba 1)"),
     ],
 )
 def test_where_it_sits_in_a_sentence(model_id: str, expected: str) -> None:
@@ -159,7 +162,8 @@ def reserved(model_id: str, name: str, *, tp: int = 1, budget: int = 40 * GIB) -
 
 
 def test_every_engine_has_a_name() -> None:
-    assert tuple(trio_words.ENGINES) == engine_names()
+    assert tuple(labels()) == engine_names()
+    assert list(labels().values()) == ["vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "Ollama", "transformers"]
 
 
 @pytest.mark.parametrize(
@@ -206,22 +210,25 @@ def test_nothing_needs_a_reason_where_nothing_is_added() -> None:
 @pytest.mark.parametrize("name", engine_names())
 def test_commands_can_be_pasted_whatever_the_model_is_called(name: str) -> None:
     llama = replace(model("meta-llama/Llama-3.3-70B-Instruct"), name="--port; rm -rf ~")
-    made = trio_launch.command(llama, name, 2048, "auto", 1, accelerator("h100-sxm"), 80 * GIB)
+    made = command(llama, name, "auto", 80 * GIB)
     assert not isinstance(made, str)
     assert tuple(shlex.split(made.text.splitlines()[0])) == made.words
     assert "--port; rm -rf ~" not in made.words
 
 
+def command(of: Model, name: str, kv_dtype: str, budget: int) -> Command | str:
+    device = accelerator("h100-sxm")
+    return reserve(of, name, length=2048, kv_dtype=kv_dtype, gpu=device, kv_bytes=budget).command
+
+
 def test_a_command_says_the_memory_and_has_its_file_beside_it() -> None:
     llama = model("meta-llama/Llama-3.3-70B-Instruct")
-    made = trio_launch.command(llama, "vllm", 2048, "auto", 1, accelerator("h100-sxm"), 40 * GIB)
+    made = command(llama, "vllm", "auto", 40 * GIB)
     assert not isinstance(made, str)
     assert made.words[-2:] == ("--kv-cache-memory-bytes", "42949672960")
-    made = trio_launch.command(llama, "tensorrt-llm", 2048, "fp8", 1, accelerator("h100-sxm"), 40 * GIB)
+    made = command(llama, "tensorrt-llm", "fp8", 40 * GIB)
     assert not isinstance(made, str)
     ((file, content),) = made.files
     assert made.words[-2:] == ("--extra_llm_api_options", file)
     assert content == "kv_cache_config:\n  dtype: fp8\n  max_gpu_total_bytes: 42949672960\n"
-    assert "no word for q8_0" in str(
-        trio_launch.command(llama, "vllm", 2048, "q8_0", 1, accelerator("h100-sxm"), 40 * GIB)
-    )
+    assert "'q8_0' is not one of" in str(command(llama, "vllm", "q8_0", 40 * GIB))

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.engines.registry import labels
 from kvcore.engines.reserve import stored_by
 from kvcore.hardware.gpus import accelerator
 from kvcore.scenario.scenario import Scenario
@@ -21,7 +22,6 @@ from kvcore.variants.levers import lever, levers
 from kvcore.variants.variants import variant
 from pages.ui import lines, theme, widgets
 from pages.ui.size import sections
-from pages.ui.size.words import ENGINES
 from pages.ui.variants import curves, facts, lessons, lower, words
 from tests.pages.rendered import html_bodies
 
@@ -572,7 +572,7 @@ def test_what_no_variant_stands_for_says_which_engines_do_it() -> None:
     assert sparse is not None
     laid_out = stored_by(catalogue.load("deepseek-ai/DeepSeek-V3.2"), "auto")
     assert laid_out
-    assert sparse.text.startswith(", ".join(ENGINES[name] for name in laid_out) + " store")
+    assert sparse.text.startswith(", ".join(labels()[name] for name in laid_out) + " store")
     assert "vLLM, SGLang, TensorRT-LLM and transformers" in table_html(open_page())
 
 

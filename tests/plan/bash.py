@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from kvcore.planning.launch import Command
+from kvcore.engines.command import Command
 
 
 def assert_seen_as_words(commands: Iterable[Command], folder: Path) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 from kvcore.deployment import OWN_HEAD, Deployment, Draft
 from kvcore.engines.base import Option
+from kvcore.engines.command import Command, model_reference
 from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
-from kvcore.planning.launch import Command, launch
-from kvcore.planning.launch_words import model_reference
+from kvcore.planning.launch import launch
 from kvcore.sources import catalogue
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"

@@ -13,11 +13,11 @@ import pytest
 
 from benchmarks import llamacpp_parser
 from kvcore.deployment import OWN_HEAD, Deployment, Draft
+from kvcore.engines.command import PLACEHOLDER, Command
 from kvcore.engines.registry import engine_names
-from kvcore.errors import KVCoreError
+from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware.gpus import accelerator
-from kvcore.planning.launch import Command, launch
-from kvcore.planning.launch_words import PLACEHOLDER
+from kvcore.planning.launch import launch
 from kvcore.sources import catalogue
 from tests.plan import engine_parsers, transformers_script
 from tests.plan.bash import assert_seen_as_words
@@ -69,6 +69,12 @@ def test_vllm_bytes_stand_in_place_of_a_share() -> None:
 )  # fmt: skip
 def test_vllm_cache_formats_have_its_own_words(ours: str, theirs: str) -> None:
     assert parsed("vllm", made(LLAMA, h100(tp=4, kv_dtype=ours)).words)["--kv-cache-dtype"] == theirs
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_cache_format_without_a_word_has_no_command(engine: str) -> None:
+    with pytest.raises(EngineError, match="--kv-cache-dtype has no word for q8_0"):
+        made(LLAMA, h100(engine=engine, tp=4, kv_dtype="q8_0"))
 
 
 def test_weights_are_an_option_only_where_the_engine_makes_them() -> None:
@@ -377,3 +383,11 @@ def test_ollama_is_asked_for_tokens_ahead_only_where_it_can_be() -> None:
     assert "draft_num_predict" not in prompt.files[0][1]
     assert any("2 tokens ahead are not asked for" in note for note in prompt.notes)
     assert not any("not asked for" in note for note in own.notes)
+
+
+def test_a_batch_of_transformers_is_as_large_as_the_users_are_many() -> None:
+    """256 is the most slots of llama.cpp and no bound of transformers."""
+    for users, most, held in ((300, None, 300), (300, 200, 200), (None, 64, 64), (None, None, 1)):
+        command = made("Qwen/Qwen3-0.6B", h100(engine="transformers", context=256, max_num_seqs=most), users)
+        assert f"prompts = ['Why is the sky blue?'] * {held}\n" in command.files[0][1]
+    assert "--parallel 256" in made("Qwen/Qwen3-0.6B", h100(engine="llama.cpp", context=256), 300).text

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from kvcore.deployment import Draft
+from kvcore.engines.command import PLACEHOLDER, Command
 from kvcore.engines.registry import engine_names
 from kvcore.errors import EngineError
 from kvcore.model.model import Files, Model
-from kvcore.planning.launch import Command, launch
-from kvcore.planning.launch_words import PLACEHOLDER
+from kvcore.planning.launch import launch
 from kvcore.sources import catalogue
 from kvcore.sources import files as sources
 from kvcore.variants.variants import variant

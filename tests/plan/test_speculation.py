@@ -473,6 +473,17 @@ def test_commands_say_who_proposes(engine: str, own: str, draft: str, head: str)
         assert head in said(LLAMA_8B, **options, draft=eagle())
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp"])
+def test_every_engine_says_in_which_format_a_draft_was_planned(engine: str) -> None:
+    """No engine converts a draft while it loads, so the command needs a checkpoint or a file that is stored so."""
+    told = replace(drafted("Qwen/Qwen3-0.6B"), weight_format="q8_0")
+    for draft, many in ((told, 1), (replace(told, weight_format=None), 0)):
+        plan = planned("Qwen/Qwen3-8B", engine=engine, speculative_tokens=2, draft=draft)
+        command = launch(plan.model, plan.deployment, 1)
+        assert sum("q8_0 weights" in note.lower() for note in command.notes) == many
+        assert ("./Qwen3-0.6B-Q8_0.gguf" in command.words) == bool(many and engine == "llama.cpp")
+
+
 def test_a_hostile_name_of_a_draft_is_quoted() -> None:
     hostile = replace(drafted(), name="a'; $(id) \"x")
     plan = planned(LLAMA_8B, speculative_tokens=2, draft=hostile)

@@ -65,11 +65,14 @@ def architecture(model: Model) -> str:
     """llama.cpp's name for the model's architecture; EngineError names one that it does not have, or we do not."""
     name = model.model_type if is_gguf(model) else BY_MODEL_TYPE.get(model.model_type, "")
     if model.model_type == "deepseek_v4":
-        raise EngineError("llama.cpp: deepseek_v4 becomes deepseek4, whose compressed caches are not laid out here")
+        raise EngineError(
+            "deepseek_v4 becomes deepseek4, whose compressed caches are not laid out here", engine="llama.cpp"
+        )
     if name not in ARCHITECTURES:
         raise EngineError(
-            f"llama.cpp: model_type {model.model_type[:60]!r} has no architecture here; its converter knows "
-            "llama, qwen3, gemma3, deepseek_v3 and others"
+            f"model_type {model.model_type[:60]!r} has no architecture here; its converter knows "
+            "llama, qwen3, gemma3, deepseek_v3 and others",
+            engine="llama.cpp",
         )
     return name
 
@@ -110,7 +113,9 @@ def _held(memory: Memory, rule: Architecture, model: Model) -> Memory | None:
 
 def _latent(memory: Latent, rule: Architecture, model: Model) -> Memory:
     if memory.tokens_per_entry > 1:
-        raise EngineError(f"llama.cpp: {model.name} compresses tokens into entries, which is not laid out here")
+        raise EngineError(
+            f"{model.name} compresses tokens into entries, which is not laid out here", engine="llama.cpp"
+        )
     if rule.latent == "decompressed":
         heads, value = model.num_attention_heads, model.head_dim
         return Attention(num_kv_heads=heads, head_dim=model.key_head_dim or value, v_head_dim=value)
@@ -121,8 +126,9 @@ def refuse_parallel(asked: Request) -> None:
     """EngineError for ways to divide a model over devices that llama.cpp has not, or that are not laid out here."""
     if asked.tp > 1:
         raise EngineError(
-            f"llama.cpp: tp {asked.tp}: only --split-mode tensor divides heads, and it is not laid out here; "
-            "layers are divided over devices with pp"
+            f"tp {asked.tp}: only --split-mode tensor divides heads, and it is not laid out here; "
+            "layers are divided over devices with pp",
+            engine="llama.cpp",
         )
     if asked.dcp > 1:
-        raise EngineError(f"llama.cpp: dcp {asked.dcp}: there is no decode context parallel")
+        raise EngineError(f"dcp {asked.dcp}: there is no decode context parallel", engine="llama.cpp")

@@ -117,19 +117,23 @@ def _check_types(name: str, layers: tuple[tuple[Memory, ...], ...], settings: Ll
     k, v = settings.formats
     if any(isinstance(memory, Latent) for memory in memories) and k != v:
         raise EngineError(
-            f"llama.cpp: a model with latents does not support different K ({settings.cache_type_k}) and V "
-            f"({settings.cache_type_v}) cache types"
+            f"a model with latents does not support different K ({settings.cache_type_k}) and V "
+            f"({settings.cache_type_v}) cache types",
+            engine="llama.cpp",
         )
     if v.block > 1 and not flash:
-        raise EngineError(f"llama.cpp: a quantized V cache ({settings.cache_type_v}) requires flash_attn to be enabled")
+        raise EngineError(
+            f"a quantized V cache ({settings.cache_type_v}) requires flash_attn to be enabled", engine="llama.cpp"
+        )
     for memory in memories:
         for side, stored, heads, width in _widths(memory, k, v):
             # Without flash attention only the whole row must be made of blocks.
             needed = width if flash else heads * width
             if needed % stored.block:
                 raise EngineError(
-                    f"llama.cpp: {side} cache type {stored.name} with block size {stored.block} does not divide "
-                    f"a {'head' if flash else 'row'} of {needed}"
+                    f"{side} cache type {stored.name} with block size {stored.block} does not divide "
+                    f"a {'head' if flash else 'row'} of {needed}",
+                    engine="llama.cpp",
                 )
 
 
@@ -174,7 +178,7 @@ class _Maker:
         self.states = [part for part in parts if isinstance(part[0], State)]
         if self.states and self.indexers:
             raise EngineError(
-                f"llama.cpp: {model.name} has states and an indexer, which are not laid out together here"
+                f"{model.name} has states and an indexer, which are not laid out together here", engine="llama.cpp"
             )
         self.widest_v = max(
             (m.num_kv_heads * m.v_head_dim for m, _, _ in self.keeps if isinstance(m, Attention)), default=0
@@ -207,7 +211,7 @@ class _Maker:
     def _window_cells(self, sliding: list[Part]) -> int:
         windows = {_window(memory) for memory, _, _ in sliding}
         if len(windows) > 1:
-            raise EngineError(f"llama.cpp: one model has one window, and this one has {len(windows)}")
+            raise EngineError(f"one model has one window, and this one has {len(windows)}", engine="llama.cpp")
         return window_cells(next(iter(windows)) or 0, self.context, self.settings) if windows else 0
 
     def _with_indexer(
@@ -265,7 +269,7 @@ class _Maker:
             value = next(m.v_head_dim for m, _, _ in self.keeps if isinstance(m, Attention)) if with_values else 0
             widths = (memory.index_head_dim, value)
         else:
-            raise EngineError(f"llama.cpp: a {memory.kind} memory is not laid out")
+            raise EngineError(f"a {memory.kind} memory is not laid out", engine="llama.cpp")
         if transposed and isinstance(memory, Attention | NoMemory):
             # Values are stored transposed then, every layer's as wide as the widest.
             widths = (widths[0], self.widest_v)
@@ -291,7 +295,7 @@ class _Maker:
 
 def _state_row(state: Memory, device: str, count: int, copies: int) -> Row:
     if not isinstance(state, State):
-        raise EngineError(f"llama.cpp: a {state.kind} memory is no state")
+        raise EngineError(f"a {state.kind} memory is no state", engine="llama.cpp")
     shifted = sum(part.bytes for part in state.parts if part.name in ("convolution", "shifted tokens"))
     sizes = (copies * shifted, copies * (state.bytes - shifted))
     buffer = sum(aligned(size, device) for size in sizes)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import Capacity, Engine, Group, Layout
+from kvcore.engines.base import Capacity, Engine, Group, Layout, Note
+from kvcore.engines.command import Command
 from kvcore.engines.llamacpp.caches import Cache, device_rates, make_caches
 from kvcore.engines.llamacpp.devices import HOST, layer_devices
+from kvcore.engines.llamacpp.launch import launch, room_for
+from kvcore.engines.llamacpp.log import LLAMACPP_LOG
 from kvcore.engines.llamacpp.settings import (
     CELL_PADDING,
     OPTIONS,
@@ -28,6 +32,11 @@ from kvcore.model.model import Model
 from kvcore.ranks.rules import RankRules
 from kvcore.terms import Term
 
+_HABITS = (
+    ("sliding", "Windows of all slots and one micro-batch have cells, in whole 256s."),
+    ("state", "States are kept in 32 bits, for every slot."),
+)
+
 
 class LlamaCpp(Engine):
     """llama.cpp, as llama-server or as a library; see kvcore.engines.base.Engine.
@@ -42,6 +51,7 @@ class LlamaCpp(Engine):
     release = VERSION
     vendors = ("NVIDIA", "AMD", "Intel", "Apple")
     options = OPTIONS
+    log = LLAMACPP_LOG
     cache_formats = ("q8_0", "q8_0/q4_0", "q4_0")
     weight_formats = ("q8_0", "q6_k", "q4_k")
     on_processors = True
@@ -102,7 +112,8 @@ class LlamaCpp(Engine):
             bytes_per_request=share,
             groups=tuple(_group(cache) for cache in caches),
             terms=_layout_terms(caches, context, device, held, requests, share),
-            notes=_notes(model, settings, context),
+            remarks=_notes(model, settings, context),
+            habits=_habits(caches),
         )
 
     def capacity(self, model: Model, settings: LlamaCppSettings, kv_bytes: int) -> Capacity:
@@ -114,7 +125,7 @@ class LlamaCpp(Engine):
         caches = make_caches(model, settings, context)
         _, held = fullest(caches)
         if not held:
-            raise EngineError(f"{self.name}: {model.name} keeps no cache, so there is no capacity to compute")
+            raise EngineError(f"{model.name} keeps no cache, so there is no capacity to compute", engine=self.name)
         requests = requests_in(context, slot_length(settings, context))
         fits = held <= kv_bytes
         tokens = context.n_ctx_seq * context.streams if fits else 0
@@ -122,6 +133,7 @@ class LlamaCpp(Engine):
             kv_bytes=kv_bytes,
             kv_cache_size_tokens=tokens,
             max_concurrency=Fraction(requests if fits else 0),
+            starts=fits,
             log_lines=tuple(line for cache in caches for line in cache.lines()) if fits else (),
             terms=_capacity_terms(model, settings, context, caches, kv_bytes),
         )
@@ -131,21 +143,13 @@ class LlamaCpp(Engine):
         context = make_context(model, settings)
         return tuple(line for cache in make_caches(model, settings, context) for line in cache.lines())
 
-    def flags(self, model: Model, settings: LlamaCppSettings) -> tuple[str, ...]:
-        """The `llama-server` command, only what differs from its defaults."""
-        words = ["llama-server", "--model", f"{model.name}.gguf", "--ctx-size", str(settings.ctx_size)]
-        default = LlamaCppSettings()
-        for option in OPTIONS:
-            value = getattr(settings, option.field)
-            if option.field in ("ctx_size", "tool", "tensor_split") or value == getattr(default, option.field):
-                continue
-            if option.kind != "switch":
-                words += [option.flag, str(value)]
-            elif value:
-                words.append(option.flag)
-        if settings.tensor_split:
-            words += ["--tensor-split", ",".join(f"{share:g}" for share in settings.tensor_split)]
-        return tuple(words)
+    def launch(self, model: Model, deployment: Deployment, settings: LlamaCppSettings) -> Command:
+        """See Engine.launch: `llama-server`."""
+        return launch(model, deployment, settings)
+
+    def room_for(self, deployment: Deployment, requests: int) -> dict[str, Any]:
+        """See Engine.room_for: the slots, and a context for all of them."""
+        return room_for(deployment, requests)
 
 
 LLAMACPP = LlamaCpp()
@@ -170,7 +174,7 @@ def _dtype(settings: LlamaCppSettings) -> str:
 
 def _group(cache: Cache) -> Group:
     largest = max((row.k_bytes + row.v_bytes for row in cache.rows), default=0)
-    return Group(kind=cache.kind, layers=cache.layers, page_bytes=largest)
+    return Group(kinds=(cache.kind,), layers=cache.layers, page_bytes=largest)
 
 
 def _layout_terms(
@@ -211,7 +215,7 @@ def _capacity_terms(
     terms = [Term(name="cells", formula=text, value=cells, unit="tokens")]
     if held > kv_bytes:
         text = f"llama.cpp does not start: {held:,} B on {device}, {held - kv_bytes:,} B more than there are"
-        terms.append(Term(name="shortfall", formula=text, value=held - kv_bytes, unit="B"))
+        terms.append(Term(id="shortfall", name="shortfall", formula=text, value=held - kv_bytes, unit="B"))
     else:
         text = f"{kv_bytes:,} − {held:,} B stay free: the cache is as large as --ctx-size says"
         terms.append(Term(name="unused", formula=text, value=kv_bytes - held, unit="B"))
@@ -242,18 +246,24 @@ def _largest_context(model: Model, settings: LlamaCppSettings, caches: tuple[Cac
     return low * step
 
 
-def _notes(model: Model, settings: LlamaCppSettings, context: Context) -> tuple[str, ...]:
-    notes = ["The whole cache is allocated at the start; a request is charged its share of it."]
+def _notes(model: Model, settings: LlamaCppSettings, context: Context) -> tuple[Note, ...]:
+    notes = [Note("The whole cache is allocated at the start; a request is charged its share of it.")]
     if settings.ctx_size == 0:
         notes.append(
-            "The training context is assumed whole: unless -c 0 is given, --fit lowers it where memory is short."
+            Note("The training context is assumed whole: unless -c 0 is given, --fit lowers it where memory is short.")
         )
     if settings.devices > 1 and not settings.tensor_split:
-        notes.append("Layers are divided by free memory, taken as equal on all GPUs.")
+        notes.append(Note("Layers are divided by free memory, taken as equal on all GPUs."))
     if settings.spec_draft_n_max:
-        notes.append("The cache of the draft head's own context is not counted.")
+        notes.append(Note("The cache of the draft head's own context is not counted.", with_draft=""))
     if model.model_type in ("t5", "mt5", "umt5"):
-        notes.append("As many encoder as decoder layers are assumed; the encoder's output is not kept.")
+        notes.append(Note("As many encoder as decoder layers are assumed; the encoder's output is not kept."))
     if settings.version != VERSION:
-        notes.append(f"Log lines as in {VERSION}.")
+        notes.append(Note(f"Log lines as in {VERSION}."))
     return tuple(notes)
+
+
+def _habits(caches: tuple[Cache, ...]) -> tuple[str, ...]:
+    """What is done with all layers of a kind."""
+    kinds = {cache.kind for cache in caches}
+    return tuple(text for kind, text in _HABITS if kind in kinds)

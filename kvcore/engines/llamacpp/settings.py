@@ -32,6 +32,8 @@ CACHE_TYPES: dict[str, str] = {
 _GGML_NAMES = {ours: theirs for theirs, ours in CACHE_TYPES.items()}
 CELL_PADDING = 256
 MAX_SLOTS = 256
+# Options that say what the slots share, of llama.cpp and of Ollama.
+FIXED = frozenset({"ctx_size", "kv_unified", "kv_unified_per_slot", "parallel", "num_parallel", "num_ctx", "tool"})
 # --batch-size, --ubatch-size, and --parallel of llama-server (common/common.h, common/arg.cpp).
 BATCH_SIZE, UBATCH_SIZE, SLOTS = 2048, 512, 4
 _TYPES = tuple(CACHE_TYPES)
@@ -97,10 +99,12 @@ class LlamaCppSettings:
             value = getattr(self, option.field)
             if option.choices and value not in option.choices:
                 raise EngineError(
-                    f"llama.cpp: {option.flag} {str(value)[:20]!r} is not one of {', '.join(option.choices)}"
+                    f"{option.flag} {str(value)[:20]!r} is not one of {', '.join(option.choices)}", engine="llama.cpp"
                 )
         if self.split_mode == "tensor":
-            raise EngineError("llama.cpp: --split-mode tensor divides heads over GPUs and is not laid out here")
+            raise EngineError(
+                "--split-mode tensor divides heads over GPUs and is not laid out here", engine="llama.cpp"
+            )
 
     @property
     def slots(self) -> int:
@@ -156,7 +160,7 @@ def make_settings(model: Model, asked: Request) -> LlamaCppSettings:
         given = {"spec_draft_n_max": asked.speculative_tokens} | given
     given["tensor_split"] = shares = _shares(given.get("tensor_split", ()))
     if shares and asked.pp not in (1, len(shares)):
-        raise EngineError(f"llama.cpp: --tensor-split names {len(shares)} GPUs, and pp is {asked.pp}")
+        raise EngineError(f"--tensor-split names {len(shares)} GPUs, and pp is {asked.pp}", engine="llama.cpp")
     k, v = _cache_types(asked.kv_dtype, given)
     given |= {"cache_type_k": k, "cache_type_v": v, "max_model_len": asked.context, "version": version}
     given["devices"] = 0 if asked.platform == "cpu" else max(asked.pp, len(shares))
@@ -190,7 +194,7 @@ def _shares(text: Any) -> tuple[float, ...]:
     except (TypeError, ValueError):
         shares = (-1.0,)
     if any(not 0 <= share < 1e9 for share in shares) or (shares and not any(shares)):
-        raise EngineError(f"llama.cpp: --tensor-split {str(text)[:40]!r} is not a list of shares such as 3,1")
+        raise EngineError(f"--tensor-split {str(text)[:40]!r} is not a list of shares such as 3,1", engine="llama.cpp")
     return shares
 
 
@@ -201,10 +205,12 @@ def _cache_types(kv_dtype: str, given: Mapping[str, Any]) -> tuple[str, str]:
         return stated[0] or "f16", stated[1] or "f16"
     kv = kv_format(kv_dtype)
     if kv.k.name not in _GGML_NAMES or kv.v.name not in _GGML_NAMES:
-        raise EngineError(f"llama.cpp: cache format {kv.name!r}: unsupported cache type; known are {', '.join(_TYPES)}")
+        raise EngineError(
+            f"cache format {kv.name!r}: unsupported cache type; known are {', '.join(_TYPES)}", engine="llama.cpp"
+        )
     asked = [_GGML_NAMES[kv.k.name], _GGML_NAMES[kv.v.name]]
     if any(flag is not None and flag != name for flag, name in zip(stated, asked, strict=True)):
-        raise EngineError(f"llama.cpp: --kv-dtype {kv_dtype[:40]} and --cache-type-k/-v say different things")
+        raise EngineError(f"--kv-dtype {kv_dtype[:40]} and --cache-type-k/-v say different things", engine="llama.cpp")
     return asked[0], asked[1]
 
 
@@ -212,12 +218,14 @@ def make_context(model: Model, settings: LlamaCppSettings, ctx_size: int | None 
     """The context for a model, of `ctx_size` tokens where given; EngineError where llama.cpp cannot make one."""
     asked = ctx_size or settings.ctx_size or model.context_limit
     if not asked:
-        raise EngineError(f"llama.cpp: {model.name} does not state its training context; give --ctx-size")
+        raise EngineError(f"{model.name} does not state its training context; give --ctx-size", engine="llama.cpp")
     slots, unified = settings.slots, settings.unified
     n_ctx = _padded(asked)
     n_ctx_seq = n_ctx if unified else _padded(n_ctx // slots)
     if n_ctx_seq == 0:
-        raise EngineError(f"llama.cpp: --ctx-size {asked:,} leaves no token for each of {slots} slots (n_ctx_seq == 0)")
+        raise EngineError(
+            f"--ctx-size {asked:,} leaves no token for each of {slots} slots (n_ctx_seq == 0)", engine="llama.cpp"
+        )
     if not unified:
         n_ctx = n_ctx_seq * slots
     n_ctx_slot = n_ctx_seq
@@ -252,8 +260,9 @@ def slot_length(settings: LlamaCppSettings, context: Context) -> int:
     length = settings.max_model_len or context.n_ctx_slot
     if length > context.n_ctx_slot:
         raise EngineError(
-            f"llama.cpp: max_model_len {length:,} does not fit in a slot of {context.n_ctx_slot:,} tokens (n_ctx_slot: "
-            f"--ctx-size {settings.ctx_size:,} over {context.streams} streams, at most the training context)"
+            f"max_model_len {length:,} does not fit in a slot of {context.n_ctx_slot:,} tokens (n_ctx_slot: "
+            f"--ctx-size {settings.ctx_size:,} over {context.streams} streams, at most the training context)",
+            engine="llama.cpp",
         )
     return length
 

@@ -97,7 +97,9 @@ class SlotPool(CachePool):
         found = type(self)(self.chosen, self.draft, replace(own, tp=1, pp=1) if last else own, context)
         shift = gpus - 1 if last else 0
         if {one.stage + shift for one in found.devices} - {one.stage for one in self.devices}:
-            raise EngineError("llama.cpp: a draft on a GPU where the model keeps no cache is not followed here")
+            raise EngineError(
+                "a draft on a GPU where the model keeps no cache is not followed here", engine="llama.cpp"
+            )
         return found, shift
 
     def made(self, context: int, slots: int) -> Any:

@@ -11,9 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvcore.deployment import Deployment, Request, as_options
-from kvcore.engines.base import Capacity, Engine, Layout, Option, own_values
+from kvcore.engines.base import Capacity, Engine, Layout, Note, Option, own_values
+from kvcore.engines.command import Command
 from kvcore.engines.llamacpp.architectures import architecture
 from kvcore.engines.llamacpp.engine import LLAMACPP
+from kvcore.engines.llamacpp.launch import launch_ollama, slots_for
+from kvcore.engines.llamacpp.log import OLLAMA_LOG
 from kvcore.engines.llamacpp.settings import CACHE_TYPES, MAX_SLOTS, LlamaCppSettings, make_settings
 from kvcore.engines.llamacpp.slots import SlotPool, draft_notes
 from kvcore.engines.releases import not_followed
@@ -74,6 +77,7 @@ class Ollama(Engine):
     release = VERSION
     vendors = ("NVIDIA", "AMD", "Apple")
     options = OPTIONS
+    log = OLLAMA_LOG
     cache_formats = ("q8_0", "q4_0")
     weight_formats = LLAMACPP.weight_formats
     on_processors = True
@@ -101,7 +105,7 @@ class Ollama(Engine):
         parallel = 1 if name in ONE_SLOT or not model.kept else asked_parallel
         length = asked.context or num_ctx
         if length > num_ctx:
-            raise EngineError(f"ollama: max_model_len {length:,} is more than num_ctx, which is {num_ctx:,}")
+            raise EngineError(f"max_model_len {length:,} is more than num_ctx, which is {num_ctx:,}", engine="ollama")
         return OllamaSettings(
             asked_num_ctx=tokens, asked_num_parallel=asked_parallel, num_ctx=num_ctx, num_parallel=parallel,
             gpu_bytes=gpu_bytes, server=_server(model, asked, length, values, num_ctx, parallel), architecture=name,
@@ -146,7 +150,7 @@ class Ollama(Engine):
         )
         return replace(
             layout, engine=self.name, engine_version=settings.version, terms=(term, *layout.terms),
-            notes=(*layout.notes, *_notes(settings)),
+            remarks=(*layout.remarks, *map(Note, _notes(settings))),
         )  # fmt: skip
 
     def capacity(self, model: Model, settings: OllamaSettings, kv_bytes: int) -> Capacity:
@@ -154,15 +158,13 @@ class Ollama(Engine):
         capacity = LLAMACPP.capacity(model, settings.server, kv_bytes)
         return replace(capacity, log_lines=(*_words(settings), *capacity.log_lines)) if capacity.log_lines else capacity
 
-    def flags(self, model: Model, settings: OllamaSettings) -> tuple[str, ...]:
-        """The environment and the command that ask for it; num_batch and num_gpu are set with the request."""
-        server = settings.server
-        words = [f"OLLAMA_CONTEXT_LENGTH={settings.num_ctx}", f"OLLAMA_NUM_PARALLEL={settings.num_parallel}"]
-        if server.cache_type_k != "f16":
-            words.append(f"OLLAMA_KV_CACHE_TYPE={server.cache_type_k}")
-        if server.flash_attn != "auto":
-            words.append(f"OLLAMA_FLASH_ATTENTION={int(server.flash_attn == 'on')}")
-        return (*words, "ollama", "serve")
+    def launch(self, model: Model, deployment: Deployment, settings: OllamaSettings) -> Command:
+        """See Engine.launch: `ollama serve` with its environment, and a Modelfile."""
+        return launch_ollama(model, deployment, settings)
+
+    def room_for(self, deployment: Deployment, requests: int) -> dict[str, Any]:
+        """See Engine.room_for: the slots; each has a context of its own."""
+        return {"num_parallel": slots_for(deployment, requests)}
 
 
 OLLAMA = Ollama()
@@ -223,7 +225,8 @@ def _server(
     settings = make_settings(model, server)
     if settings.cache_type_k != settings.cache_type_v:
         raise EngineError(
-            f"ollama: keys in {settings.cache_type_k} and values in {settings.cache_type_v}; it gives both one type"
+            f"keys in {settings.cache_type_k} and values in {settings.cache_type_v}; it gives both one type",
+            engine="ollama",
         )
     return settings
 
@@ -234,7 +237,7 @@ def _check(values: Mapping[str, Any]) -> None:
                         ("num_gpu", 2**31 - 1)):  # fmt: skip
         value = values.get(field)
         if value is not None and not 0 <= value <= high:
-            raise EngineError(f"ollama: --{field.replace('_', '-')} is {value:,}; expected 0 … {high:,}")
+            raise EngineError(f"--{field.replace('_', '-')} is {value:,}; expected 0 … {high:,}", engine="ollama")
 
 
 def _gpu_bytes(asked: Request) -> int:

@@ -80,23 +80,23 @@ class Stage:
 def check_model(model: Model, settings: SglangSettings) -> None:
     """EngineError for what SGLang does not serve or what is not followed here."""
     if model.model_type in _MISSING:
-        raise EngineError(f"sglang: it has no model class for {model.model_type}")
+        raise EngineError(f"it has no model class for {model.model_type}", engine="sglang")
     kept = [memory for memory, _ in model.kept]
     if not kept:
-        raise EngineError(f"sglang: {model.name} keeps no cache")
+        raise EngineError(f"{model.name} keeps no cache", engine="sglang")
     if any(isinstance(memory, Latent) and memory.kind != "latent" for memory in kept):
-        raise EngineError("sglang: the pools of compressed latents (DeepSeek-V4) are not followed here")
+        raise EngineError("the pools of compressed latents (DeepSeek-V4) are not followed here", engine="sglang")
     for memory in kept:
         if isinstance(memory, State) and memory.design not in STATE_DESIGNS:
-            raise EngineError(f"sglang: it has no pool for a {memory.design} state")
+            raise EngineError(f"it has no pool for a {memory.design} state", engine="sglang")
     for layer in model.layers:
         if any(isinstance(memory, CrossAttention) for memory in layer) and len(layer) > 1:
-            raise EngineError("sglang: the pool of an encoder-decoder is not followed here")
+            raise EngineError("the pool of an encoder-decoder is not followed here", engine="sglang")
     heads, ranks = model.num_attention_heads, settings.attention_tp
     if heads and heads % ranks:
-        raise EngineError(f"sglang: {heads} attention heads cannot be split over {ranks} ranks")
+        raise EngineError(f"{heads} attention heads cannot be split over {ranks} ranks", engine="sglang")
     if settings.dcp_size > 1 and has_sliding_pool(model, settings):
-        raise EngineError("sglang: decode context parallel does not work with a pool for sliding layers")
+        raise EngineError("decode context parallel does not work with a pool for sliding layers", engine="sglang")
 
 
 def has_sliding_pool(model: Model, settings: SglangSettings) -> bool:
@@ -125,11 +125,11 @@ def resolve_dtype(model: Model, settings: SglangSettings) -> str:
     name = wanted if wanted == "fp4_mx_block16" else kv_format(wanted).name
     known = ("bf16", "fp8", "mxfp8", "nvfp4", "fp4_mx_block16")
     if name not in known and not (name == "fp16" and model.model_dtype == "fp16"):
-        raise EngineError(f"sglang: kv_cache_dtype {wanted[:20]!r} is not auto, {', '.join(known)}")
+        raise EngineError(f"kv_cache_dtype {wanted[:20]!r} is not auto, {', '.join(known)}", engine="sglang")
     if has_sparse_latents(model) and name not in ("bf16", "fp8"):
-        raise EngineError(f"sglang: sparse latent attention takes bf16 or fp8, not {name}")
+        raise EngineError(f"sparse latent attention takes bf16 or fp8, not {name}", engine="sglang")
     if name == "nvfp4" and settings.compute_capability < 10:
-        raise EngineError("sglang: nvfp4 needs a Blackwell GPU (compute capability 10 or 12)")
+        raise EngineError("nvfp4 needs a Blackwell GPU (compute capability 10 or 12)", engine="sglang")
     return name
 
 
@@ -168,7 +168,7 @@ def split_stages(layers: int, stages: int) -> tuple[range, ...]:
     80 over 3 is 26, 27, 27 (0.5.23, distributed/utils.py). EngineError for more stages than layers.
     """
     if stages > layers:
-        raise EngineError(f"sglang: pipeline parallel {stages} is more than the {layers} layers")
+        raise EngineError(f"pipeline parallel {stages} is more than the {layers} layers", engine="sglang")
     base, more = divmod(layers, stages)
     starts = [stage * base + max(0, stage - (stages - more)) for stage in range(stages + 1)]
     return tuple(range(first, last) for first, last in pairwise(starts))
@@ -219,7 +219,9 @@ def _cell(model: Model, settings: SglangSettings, dtype: str, memories: list[Mem
     latents = [memory for memory in memories if isinstance(memory, Latent)]
     if latents:
         if len(latents) + len(indexers) < len(memories):
-            raise EngineError("sglang: layers with latents beside layers with keys and values are not followed here")
+            raise EngineError(
+                "layers with latents beside layers with keys and values are not followed here", engine="sglang"
+            )
         row = _latent_bytes(latents[0], latent_is_packed(model, settings, dtype), dtype)
         index = sum(indexer.entry_bytes() for indexer in indexers)
         return Cell(
@@ -228,7 +230,7 @@ def _cell(model: Model, settings: SglangSettings, dtype: str, memories: list[Mem
     shapes = {_shape(memory) for memory in memories if not isinstance(memory, Indexer)}
     if len(shapes) > 1:
         listed = ", ".join(f"{heads} × ({k} + {v})" for heads, k, v in sorted(shapes))
-        raise EngineError(f"sglang: one pool has one shape of heads, and this model has {listed}")
+        raise EngineError(f"one pool has one shape of heads, and this model has {listed}", engine="sglang")
     heads, k_width, v_width = shapes.pop()
     layers = len(memories) - len(indexers)
     ranked = max(1, heads // (settings.attention_tp // settings.dcp_size))
@@ -246,7 +248,7 @@ def _shape(memory: Memory) -> tuple[int, int, int]:
         return memory.num_kv_heads, memory.head_dim, memory.head_dim
     if isinstance(memory, Attention):
         return memory.num_kv_heads, memory.head_dim, memory.v_head_dim
-    raise EngineError(f"sglang: a {memory.kind} memory has no pool")
+    raise EngineError(f"a {memory.kind} memory has no pool", engine="sglang")
 
 
 def _rows(heads: int, width: int, layers: int, dtype: str, settings: SglangSettings) -> int:
@@ -280,13 +282,13 @@ def stages_with_draft(parts: tuple[Stage, ...], draft: Model, dcp: int, settings
     """
     (own,) = stages(draft, settings)
     if own.state_layers:
-        raise EngineError(f"sglang: the states of a draft such as {draft.name} are not followed here")
+        raise EngineError(f"the states of a draft such as {draft.name} are not followed here", engine="sglang")
     slots = sum(cell.bytes for cell in (own.full, own.swa) if cell is not None) * dcp
     count = sum(cell.layers for cell in (own.full, own.swa) if cell is not None) * dcp
     found = []
     for part in parts:
         if part.full is None:
-            raise EngineError("sglang: a draft beside a model that keeps no full cache is not followed here")
+            raise EngineError("a draft beside a model that keeps no full cache is not followed here", engine="sglang")
         reserved = part.full.bytes * count // part.full.layers
         found.append(replace(part, full=_larger(part.full, max(reserved, slots))))
     return tuple(found)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, with_draft
+from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, Note, with_draft
+from kvcore.engines.command import Command
 from kvcore.engines.sglang.cells import (
     Stage,
     has_sliding_pool,
@@ -17,14 +18,14 @@ from kvcore.engines.sglang.cells import (
     stages,
     stages_with_draft,
 )
+from kvcore.engines.sglang.launch import launch
 from kvcore.engines.sglang.lines import log_lines
+from kvcore.engines.sglang.log import SGLANG_LOG
 from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
 from kvcore.engines.sglang.pools import Need, Sizes, pool_sizes, request_need, window_too_wide
 from kvcore.engines.sglang.settings import (
     GPU_DEFAULTS,
-    MAMBA_FULL_MEMORY_RATIO,
     OPTIONS,
-    SWA_FULL_TOKENS_RATIO,
     VERSION,
     SglangSettings,
     make_settings,
@@ -51,6 +52,7 @@ class SGLang(Engine):
     release = VERSION
     vendors = ("NVIDIA",)
     options = OPTIONS
+    log = SGLANG_LOG
     cache_formats = ("fp8", "nvfp4")
     weight_formats = ("fp8", "awq", "nvfp4")
     rules = RankRules(dp_attention="groups", context_parallel=True)
@@ -147,7 +149,7 @@ class SGLang(Engine):
             fixed_bytes=page * sum(cell.bytes for cell in cells) + stage.state_bytes,
             groups=_groups(stage, need, page),
             terms=_layout_terms(stage, need, page),
-            notes=_notes(model, settings),
+            remarks=_notes(model, settings),
         )
 
     def capacity(self, model: Model, settings: SglangSettings, kv_bytes: int) -> Capacity:
@@ -164,40 +166,18 @@ class SGLang(Engine):
             kv_bytes=kv_bytes,
             kv_cache_size_tokens=tokens,
             max_concurrency=min(limits) if starts else Fraction(0),
+            starts=starts,
             blocks=sizes.tokens // page,
             log_lines=log_lines(model, settings, parts[0], sizes, page, tokens) if starts else (),
             terms=capacity_terms(parts, need, sizes, kv_bytes, tokens, starts),
         )
 
-    def flags(self, model: Model, settings: SglangSettings) -> tuple[str, ...]:
-        """The launch command, only what differs from SGLang's defaults."""
-        words = ["python", "-m", "sglang.launch_server", "--model-path", model.name]
-        words += ["--context-length", str(settings.context_length)]
-        dtype = {"bf16": "bf16", "fp8": "fp8_e4m3"}.get(settings.kv_cache_dtype, settings.kv_cache_dtype)
-        pairs: tuple[tuple[str, object, object], ...] = (
-            ("--tp-size", settings.tp_size, 1),
-            ("--pp-size", settings.pp_size, 1),
-            ("--dcp-size", settings.dcp_size, 1),
-            ("--dp-size", settings.dp_size, 1),
-            ("--kv-cache-dtype", dtype, "auto"),
-            ("--page-size", settings.page_size, None),
-            ("--swa-full-tokens-ratio", settings.swa_full_tokens_ratio, SWA_FULL_TOKENS_RATIO),
-            ("--mamba-full-memory-ratio", settings.mamba_full_memory_ratio, MAMBA_FULL_MEMORY_RATIO),
-            ("--max-mamba-cache-size", settings.max_mamba_cache_size, None),
-            ("--mamba-ssm-dtype", settings.mamba_ssm_dtype, None),
-            ("--max-total-tokens", settings.max_total_tokens, None),
-            ("--max-running-requests", settings.max_running_requests, None),
-            ("--mem-fraction-static", settings.mem_fraction_static, None),
-            ("--chunked-prefill-size", settings.chunked_prefill_size, None),
-            ("--dsa-decode-backend", settings.dsa_decode_backend, None),
-        )
-        for flag, value, default in pairs:
-            if value != default:
-                words += [flag, str(value)]
-        for name in ("enable_dp_attention", "disable_hybrid_swa_memory", "disable_radix_cache", "disable_cuda_graph"):
-            if getattr(settings, name):
-                words.append("--" + name.replace("_", "-"))
-        return tuple(words)
+    def launch(self, model: Model, deployment: Deployment, settings: SglangSettings) -> Command:
+        """See Engine.launch: `python -m sglang.launch_server`."""
+        tokens = None
+        if deployment.kv_bytes is not None:
+            tokens = self.capacity(model, settings, deployment.kv_bytes).kv_cache_size_tokens
+        return launch(model, deployment, settings, tokens)
 
 
 SGLANG = SGLang()
@@ -217,7 +197,7 @@ def _groups(stage: Stage, need: Need, page: int) -> tuple[Group, ...]:
             latent = "latent" if cell.v_bytes is None else kind
             groups.append(
                 Group(
-                    kind=latent,
+                    kinds=(latent,),
                     layers=cell.layers,
                     page_bytes=page * cell.bytes // cell.layers,
                     block_size=page,
@@ -227,7 +207,9 @@ def _groups(stage: Stage, need: Need, page: int) -> tuple[Group, ...]:
     if stage.state_layers:
         per_layer = stage.state_bytes // stage.state_layers
         groups.append(
-            Group(kind="state", layers=stage.state_layers, page_bytes=per_layer, blocks_per_request=need.state_slots)
+            Group(
+                kinds=("state",), layers=stage.state_layers, page_bytes=per_layer, blocks_per_request=need.state_slots
+            )
         )
     return tuple(groups)
 
@@ -278,8 +260,10 @@ def capacity_terms(
     return tuple(terms)
 
 
-def _notes(model: Model, settings: SglangSettings) -> tuple[str, ...]:
-    notes = [f"The rules of SGLang {VERSION} on CUDA, without speculation; buffers have one padding page more."]
+def _notes(model: Model, settings: SglangSettings) -> tuple[Note, ...]:
+    on, pages = f"The rules of SGLang {VERSION} on CUDA", "buffers have one padding page more."
+    rules = Note(f"{on}, without speculation; {pages}", kind="rules", with_draft=f"{on}; {pages}")
+    notes: list[str] = []
     kept = [memory for memory, _ in model.kept]
     windows = any(isinstance(memory, Attention) and memory.limit is not None for memory in kept)
     if windows and not has_sliding_pool(model, settings):
@@ -293,7 +277,7 @@ def _notes(model: Model, settings: SglangSettings) -> tuple[str, ...]:
         notes.append("Older versions left the indexer's keys out of the size that they log.")
     if settings.kv_cache_dtype == "auto" and model.cache_format == "fp8":
         notes.append("auto takes the fp8 that ModelOpt declares; for other quantisers SGLang keeps 16 bits.")
-    return tuple(notes)
+    return (rules, *map(Note, notes))
 
 
 class SglangPool(CachePool):

@@ -70,7 +70,7 @@ def mem_fraction_static(model: Model, settings: SglangSettings, *, post_capture:
         return settings.mem_fraction_static
     share = round((settings.gpu_mib - reserved_mib(model, settings, post_capture=post_capture)) / settings.gpu_mib, 3)
     if share <= 0:
-        raise EngineError(f"sglang: a GPU of {settings.gpu_mib:,} MiB has less than SGLang keeps free")
+        raise EngineError(f"a GPU of {settings.gpu_mib:,} MiB has less than SGLang keeps free", engine="sglang")
     return share
 
 
@@ -92,7 +92,7 @@ def budget(
     left = free_now_bytes - slack
     if left <= 0:
         raise EngineError(
-            f"sglang: the weights leave no memory for the pools at mem_fraction_static {share:g}; raise it"
+            f"the weights leave no memory for the pools at mem_fraction_static {share:g}; raise it", engine="sglang"
         )
     terms = (
         Term(name="free now", formula=f"{free_now_bytes:,} B", value=free_now_bytes, unit="B"),

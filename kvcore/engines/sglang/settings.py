@@ -89,24 +89,33 @@ class SglangSettings:
         check_whole("sglang", self, _BOUNDS)
         self._check_shares()
         if self.enable_dp_attention and self.tp_size % self.dp_size:
-            raise EngineError(f"sglang: dp_size {self.dp_size} does not divide tp_size {self.tp_size}")
+            raise EngineError(f"dp_size {self.dp_size} does not divide tp_size {self.tp_size}", engine="sglang")
         if self.attention_tp % self.dcp_size:
             raise EngineError(
-                f"sglang: dcp_size {self.dcp_size} does not divide the {self.attention_tp} ranks that share attention"
+                f"dcp_size {self.dcp_size} does not divide the {self.attention_tp} ranks that share attention",
+                engine="sglang",
             )
 
     def _check_shares(self) -> None:
         if not 0 < self.swa_full_tokens_ratio <= 1:
-            raise EngineError(f"sglang: swa_full_tokens_ratio is {self.swa_full_tokens_ratio}; expected above 0 … 1")
+            raise EngineError(
+                f"swa_full_tokens_ratio is {self.swa_full_tokens_ratio}; expected above 0 … 1", engine="sglang"
+            )
         if not 0 < self.mamba_full_memory_ratio <= 1000:
-            raise EngineError(f"sglang: mamba_full_memory_ratio is {self.mamba_full_memory_ratio}; expected above 0")
+            raise EngineError(
+                f"mamba_full_memory_ratio is {self.mamba_full_memory_ratio}; expected above 0", engine="sglang"
+            )
         if self.mem_fraction_static is not None and not 0 < self.mem_fraction_static < 1:
-            raise EngineError(f"sglang: mem_fraction_static is {self.mem_fraction_static}; expected within 0 … 1")
+            raise EngineError(
+                f"mem_fraction_static is {self.mem_fraction_static}; expected within 0 … 1", engine="sglang"
+            )
         if self.mamba_ssm_dtype is not None and self.mamba_ssm_dtype not in SSM_DTYPES:
-            raise EngineError(f"sglang: mamba_ssm_dtype {self.mamba_ssm_dtype[:20]!r} is not {', '.join(SSM_DTYPES)}")
+            raise EngineError(
+                f"mamba_ssm_dtype {self.mamba_ssm_dtype[:20]!r} is not {', '.join(SSM_DTYPES)}", engine="sglang"
+            )
         if self.dsa_decode_backend is not None and self.dsa_decode_backend not in DSA_BACKENDS:
             raise EngineError(
-                f"sglang: dsa_decode_backend {self.dsa_decode_backend[:20]!r} is not {', '.join(DSA_BACKENDS)}"
+                f"dsa_decode_backend {self.dsa_decode_backend[:20]!r} is not {', '.join(DSA_BACKENDS)}", engine="sglang"
             )
 
     @property
@@ -156,7 +165,7 @@ def make_settings(model: Model, asked: Request) -> SglangSettings:
     Where attention is data-parallel, SGLang counts all GPUs as tensor-parallel ranks, and a request counts replicas.
     """
     if asked.platform != "cuda":
-        raise EngineError(f"sglang: its rules on {asked.platform} are not followed here; cuda is")
+        raise EngineError(f"its rules on {asked.platform} are not followed here; cuda is", engine="sglang")
     length = longest_request("sglang", model, asked)
     ranks, chosen = asked.tp, own_values("sglang", OPTIONS, asked)
     if asked.dp_attention:
@@ -179,4 +188,6 @@ def _capability(text: str | None) -> float:
     try:
         return float(text) if text else 9.0
     except ValueError:
-        raise EngineError(f"sglang: its rules on {text} are not followed here; those on NVIDIA GPUs are") from None
+        raise EngineError(
+            f"its rules on {text} are not followed here; those on NVIDIA GPUs are", engine="sglang"
+        ) from None

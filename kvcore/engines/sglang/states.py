@@ -45,7 +45,7 @@ def _split(part: StatePart, state: State, settings: SglangSettings, element: int
     if part.name == "convolution" and state.design in ("Mamba 2", "Gated delta net"):
         shape = (_channels(state, shape[0], ranks), *shape[1:])
     if shape[0] % ranks:
-        raise EngineError(f"sglang: a {state.design} state of {shape[0]} cannot be split over {ranks} ranks")
+        raise EngineError(f"a {state.design} state of {shape[0]} cannot be split over {ranks} ranks", engine="sglang")
     return replace(part, shape=(shape[0] // ranks, *shape[1:]), element_bytes=element).bytes
 
 

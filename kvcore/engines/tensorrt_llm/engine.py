@@ -6,12 +6,14 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, with_draft
+from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, Note, with_draft
+from kvcore.engines.command import Command
+from kvcore.engines.tensorrt_llm.launch import CONFIG, cache_config, launch
+from kvcore.engines.tensorrt_llm.log import TENSORRT_LLM_LOG
 from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, resolve_dtype, split_stages, stage_pools
 from kvcore.engines.tensorrt_llm.settings import (
     FREE_GPU_MEMORY_FRACTION,
     OPTIONS,
-    TOKENS_PER_BLOCK,
     VERSION,
     TensorRtLlmSettings,
     make_settings,
@@ -39,6 +41,7 @@ class TensorRtLlm(Engine):
     release = VERSION
     vendors = ("NVIDIA",)
     options = OPTIONS
+    log = TENSORRT_LLM_LOG
     cache_formats = ("fp8", "nvfp4")
     weight_formats = ("fp8", "awq", "nvfp4")
     rules = RankRules(dp_attention="all")
@@ -102,7 +105,7 @@ class TensorRtLlm(Engine):
             bytes_per_request=_request_bytes(pools, settings),
             groups=tuple(_group(model, pool, settings) for pool in pools),
             terms=_layout_terms(pools, settings),
-            notes=_notes(model, settings),
+            remarks=_notes(model, settings),
         )
 
     def capacity(self, model: Model, settings: TensorRtLlmSettings, kv_bytes: int) -> Capacity:
@@ -112,10 +115,10 @@ class TensorRtLlm(Engine):
         """
         stages = stage_pools(model, settings)
         if len({tuple(pool.window for pool in pools) for pools in stages}) > 1:
-            raise EngineError("tensorrt-llm: the pipeline stages have different windows, which it refuses")
+            raise EngineError("the pipeline stages have different windows, which it refuses", engine="tensorrt-llm")
         counts = tuple(map(min, zip(*(blocks(pools, settings, kv_bytes) for pools in stages), strict=True)))
         if not all(counts):
-            raise EngineError(f"tensorrt-llm: impossible to fit any sequence in a cache of {kv_bytes:,} B")
+            raise EngineError(f"impossible to fit any sequence in a cache of {kv_bytes:,} B", engine="tensorrt-llm")
         pools = stages[0]
         needs = [pool.blocks_needed(settings) for pool in pools]
         concurrency = min(Fraction(count, need) for count, need in zip(counts, needs, strict=True))
@@ -132,21 +135,9 @@ class TensorRtLlm(Engine):
         """Memory for the cache: a share of what is free after the weights and the activation profiling run."""
         return int(free_bytes * Fraction(str(settings.free_gpu_memory_fraction)))
 
-    def flags(self, model: Model, settings: TensorRtLlmSettings) -> tuple[str, ...]:
-        """The launch command; what only KvCacheConfig has is in config.yaml, whose text the layout's notes give."""
-        words = ["trtllm-serve", model.name, "--max_seq_len", str(settings.max_seq_len)]
-        pairs: tuple[tuple[str, object, object], ...] = (
-            ("--backend", settings.backend, "pytorch"),
-            ("--tp_size", settings.tp_size, 1),
-            ("--pp_size", settings.pp_size, 1),
-            ("--kv_cache_free_gpu_memory_fraction", settings.free_gpu_memory_fraction, FREE_GPU_MEMORY_FRACTION),
-        )
-        for flag, value, default in pairs:
-            if value != default:
-                words += [flag, str(value)]
-        if _yaml(settings):
-            words += ["--extra_llm_api_options", "config.yaml"]
-        return tuple(words)
+    def launch(self, model: Model, deployment: Deployment, settings: TensorRtLlmSettings) -> Command:
+        """See Engine.launch: `trtllm-serve`."""
+        return launch(model, deployment, settings)
 
 
 TENSORRT_LLM = TensorRtLlm()
@@ -159,7 +150,7 @@ def _request_bytes(pools: tuple[WindowPool, ...], settings: TensorRtLlmSettings)
 def _group(model: Model, pool: WindowPool, settings: TensorRtLlmSettings) -> Group:
     latent = any(isinstance(memory, Latent) for memory, _ in model.kept)
     return Group(
-        kind="latent" if latent else "sliding" if pool.window < settings.max_seq_len else "full",
+        kinds=("latent" if latent else "sliding" if pool.window < settings.max_seq_len else "full",),
         layers=pool.layers,
         page_bytes=settings.tokens_per_block * pool.token_bytes // pool.layers,
         block_size=settings.tokens_per_block,
@@ -226,26 +217,15 @@ def _log_lines(
     return tuple(lines)
 
 
-def _yaml(settings: TensorRtLlmSettings) -> str:
-    """The text of config.yaml, empty where nothing differs from the defaults."""
-    cache: list[str] = []
-    if settings.dtype != "auto":
-        cache.append(f"dtype: {settings.dtype if settings.dtype in ('fp8', 'nvfp4', 'int8') else 'auto'}")
-    if settings.tokens_per_block != TOKENS_PER_BLOCK:
-        cache.append(f"tokens_per_block: {settings.tokens_per_block}")
-    if settings.max_tokens is not None:
-        cache.append(f"max_tokens: {settings.max_tokens}")
-    if settings.max_attention_window:
-        cache.append(f"max_attention_window: [{', '.join(map(str, settings.max_attention_window))}]")
-    lines = [f"kv_cache_config: {{{', '.join(cache)}}}"] if cache else []
-    lines += ["enable_attention_dp: true"] if settings.enable_attention_dp else []
-    return "; ".join(lines)
-
-
-def _notes(model: Model, settings: TensorRtLlmSettings) -> tuple[str, ...]:
-    notes = [f"The rules of TensorRT-LLM {VERSION} and its V1 cache manager, without speculation."]
-    if text := _yaml(settings):
-        notes.append(f"config.yaml: {text}")
+def _notes(model: Model, settings: TensorRtLlmSettings) -> tuple[Note, ...]:
+    of = f"The rules of TensorRT-LLM {VERSION} and its V1 cache manager"
+    rules = Note(f"{of}, without speculation.", kind="rules", with_draft=f"{of}.")
+    notes: list[str] = []
+    cache = cache_config(settings)
+    file = [f"kv_cache_config: {{{', '.join(cache)}}}"] if cache else []
+    file += ["enable_attention_dp: true"] if settings.enable_attention_dp else []
+    if file:
+        notes.append(f"{CONFIG}: {'; '.join(file)}")
     sliding = [memory for memory, _ in model.kept if isinstance(memory, Attention) and memory.limit is not None]
     if sliding and not settings.max_attention_window:
         notes.append(
@@ -256,7 +236,7 @@ def _notes(model: Model, settings: TensorRtLlmSettings) -> tuple[str, ...]:
         notes.append("Memory is divided between the windows once, at the start; the pool that is full first decides.")
     if resolve_dtype(model, settings) == "nvfp4" or any(isinstance(memory, Indexer) for memory, _ in model.kept):
         notes.append("The GiB that is logged leaves out or rounds scales and indexer keys; ours counts all bytes.")
-    return tuple(notes)
+    return (rules, *map(Note, notes))
 
 
 def _pattern(model: Model, settings: TensorRtLlmSettings) -> str:
@@ -296,7 +276,9 @@ class TensorRtLlmPool(CachePool):
     ) -> int:
         own = stage_pools(draft, TENSORRT_LLM.settings(draft, alone(draft, deployment, TENSORRT_LLM.rules).at(context)))
         if any(len(pools) > 1 for pools in (*found, *own)):
-            raise EngineError("tensorrt-llm: how windows share the memory with a draft's cache is not followed here")
+            raise EngineError(
+                "how windows share the memory with a draft's cache is not followed here", engine="tensorrt-llm"
+            )
         return sum(pool.token_bytes for pools in own for pool in pools)
 
     def _target(self, kv_bytes: tuple[int, ...]) -> tuple[int, ...]:
@@ -323,7 +305,7 @@ class TensorRtLlmPool(CachePool):
     def _checked(self, settings: TensorRtLlmSettings) -> tuple[tuple[WindowPool, ...], ...]:
         found = stage_pools(self.model, settings)
         if len({tuple(pool.window for pool in pools) for pools in found}) > 1:
-            raise EngineError("tensorrt-llm: the pipeline stages have different windows, which it refuses")
+            raise EngineError("the pipeline stages have different windows, which it refuses", engine="tensorrt-llm")
         return found
 
     def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:

@@ -40,19 +40,19 @@ def check_model(model: Model) -> None:
     """EngineError for what TensorRT-LLM does not serve or what is not followed here."""
     kept = [memory for memory, _ in model.kept]
     if not kept:
-        raise EngineError(f"tensorrt-llm: {model.name} keeps no cache")
+        raise EngineError(f"{model.name} keeps no cache", engine="tensorrt-llm")
     latent = any(isinstance(memory, Latent) for memory in kept)
     for memory in kept:
         plain = isinstance(memory, Attention) and memory.head_dim == memory.v_head_dim and not latent
         latents = isinstance(memory, Latent) and memory.kind == "latent"
         if not (plain or latents or (isinstance(memory, Indexer) and latent)):
-            raise EngineError(f"tensorrt-llm: not followed here: {_refusal(memory)}")
+            raise EngineError(f"not followed here: {_refusal(memory)}", engine="tensorrt-llm")
     if any(memory.kind == "shared" for memory, _ in model.groups):
-        raise EngineError("tensorrt-llm: layers that share a cache are not followed here")
+        raise EngineError("layers that share a cache are not followed here", engine="tensorrt-llm")
     widths = {memory.head_dim for memory in kept if isinstance(memory, Attention)}
     if len(widths) > 1:
         listed = " and ".join(str(width) for width in sorted(widths))
-        raise EngineError(f"tensorrt-llm: one cache has heads of one width, and this model has {listed}")
+        raise EngineError(f"one cache has heads of one width, and this model has {listed}", engine="tensorrt-llm")
 
 
 def _refusal(memory: Memory) -> str:
@@ -69,14 +69,14 @@ def resolve_dtype(model: Model, settings: TensorRtLlmSettings) -> str:
     name = declared if wanted == "auto" else kv_format(wanted).name
     known = (model.model_dtype, "fp8", *(("int8",) if settings.backend == "tensorrt" else ("nvfp4",)))
     if name not in known:
-        raise EngineError(f"tensorrt-llm: cache dtype {name[:20]!r} is not auto, {', '.join(known)}")
+        raise EngineError(f"cache dtype {name[:20]!r} is not auto, {', '.join(known)}", engine="tensorrt-llm")
     return name
 
 
 def split_stages(layers: int, stages: int) -> tuple[range, ...]:
     """Layers of each pipeline stage: the first ones take the remainder, 80 over 3 is 27, 27, 26 (Mapping.pp_layers)."""
     if stages > layers:
-        raise EngineError(f"tensorrt-llm: pipeline parallel {stages} is more than the {layers} layers")
+        raise EngineError(f"pipeline parallel {stages} is more than the {layers} layers", engine="tensorrt-llm")
     base, more = divmod(layers, stages)
     starts = [stage * base + min(stage, more) for stage in range(stages + 1)]
     return tuple(range(starts[stage], starts[stage + 1]) for stage in range(stages))
@@ -96,7 +96,7 @@ def _pools(model: Model, settings: TensorRtLlmSettings, dtype: str, layers: rang
     for local, index in enumerate(layers):
         members.setdefault(windows[local % len(windows)], []).append(model.layers[index])
     if len(members) > 1 and any(isinstance(memory, Latent) for memory, _ in model.kept):
-        raise EngineError("tensorrt-llm: latent caches take one window size only")
+        raise EngineError("latent caches take one window size only", engine="tensorrt-llm")
     return tuple(
         WindowPool(window=window, layers=len(own), token_bytes=_token_bytes(own, settings, dtype))
         for window, own in sorted(members.items())
@@ -115,10 +115,12 @@ def _token_bytes(layers: list[tuple[Memory, ...]], settings: TensorRtLlmSettings
         elif isinstance(memory, Indexer):
             index_bytes += memory.entry_bytes()
         elif not isinstance(memory, NoMemory):
-            raise EngineError(f"tensorrt-llm: a {memory.kind} memory has no pool")
+            raise EngineError(f"a {memory.kind} memory has no pool", engine="tensorrt-llm")
     if dtype == "nvfp4":
         if numbers % _SCALE_BLOCK:
-            raise EngineError(f"tensorrt-llm: {numbers} numbers a token do not divide into nvfp4's groups of 16")
+            raise EngineError(
+                f"{numbers} numbers a token do not divide into nvfp4's groups of 16", engine="tensorrt-llm"
+            )
         return numbers // 2 + numbers // _SCALE_BLOCK + index_bytes
     return numbers * _BYTES[dtype] + index_bytes
 

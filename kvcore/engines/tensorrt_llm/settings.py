@@ -57,15 +57,18 @@ class TensorRtLlmSettings:
         check_whole("tensorrt-llm", self, _BOUNDS)
         size = self.tokens_per_block
         if size & (size - 1):
-            raise EngineError(f"tensorrt-llm: --tokens-per-block is {size:,}; expected a power of two, 2 … 65,536")
+            raise EngineError(
+                f"--tokens-per-block is {size:,}; expected a power of two, 2 … 65,536", engine="tensorrt-llm"
+            )
         if not 0 < self.free_gpu_memory_fraction < 1:
             raise EngineError(
-                f"tensorrt-llm: free_gpu_memory_fraction is {self.free_gpu_memory_fraction}; expected within 0 … 1"
+                f"free_gpu_memory_fraction is {self.free_gpu_memory_fraction}; expected within 0 … 1",
+                engine="tensorrt-llm",
             )
         if self.backend not in BACKENDS:
-            raise EngineError(f"tensorrt-llm: backend {self.backend[:20]!r} is not {' or '.join(BACKENDS)}")
+            raise EngineError(f"backend {self.backend[:20]!r} is not {' or '.join(BACKENDS)}", engine="tensorrt-llm")
         if any(window < 1 for window in self.max_attention_window):
-            raise EngineError("tensorrt-llm: a window of max_attention_window is below 1")
+            raise EngineError("a window of max_attention_window is below 1", engine="tensorrt-llm")
 
     @property
     def attention_tp(self) -> int:
@@ -84,13 +87,14 @@ def make_settings(model: Model, asked: Request) -> TensorRtLlmSettings:
     Where attention is data-parallel, all GPUs count as tensor-parallel ranks, and a request counts replicas.
     """
     if asked.platform != "cuda":
-        raise EngineError(f"tensorrt-llm: it does not run on {asked.platform}")
+        raise EngineError(f"it does not run on {asked.platform}", engine="tensorrt-llm")
     if asked.dp_attention and asked.tp > 1:
         raise EngineError(
-            f"tensorrt-llm: attention is data-parallel over all ranks or none: tp {asked.tp} beside it cannot be"
+            f"attention is data-parallel over all ranks or none: tp {asked.tp} beside it cannot be",
+            engine="tensorrt-llm",
         )
     if asked.dcp != 1:
-        raise EngineError("tensorrt-llm: it has no decode context parallel")
+        raise EngineError("it has no decode context parallel", engine="tensorrt-llm")
     length = longest_request("tensorrt-llm", model, asked)
     chosen = own_values("tensorrt-llm", OPTIONS, asked)
     if isinstance(chosen.get("max_attention_window"), str):
@@ -109,5 +113,5 @@ def make_settings(model: Model, asked: Request) -> TensorRtLlmSettings:
 def _windows(text: str) -> tuple[int, ...]:
     words = [word for word in re.split(r"[,\s\[\]]+", text[:2000]) if word]
     if not words:
-        raise EngineError("tensorrt-llm: max_attention_window is empty; write for example 128,131072")
+        raise EngineError("max_attention_window is empty; write for example 128,131072", engine="tensorrt-llm")
     return tuple(parse_tokens(word) for word in words)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout
+from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, Note
+from kvcore.engines.command import Command
+from kvcore.engines.transformers.launch import launch, room_for
 from kvcore.engines.transformers.layers import OWN_CODE, Held, held_layers, layer_bytes, request_bytes
 from kvcore.engines.transformers.settings import OPTIONS, VERSION, TransformersSettings, make_settings
 from kvcore.errors import EngineError
@@ -74,11 +76,13 @@ class Transformers(Engine):
             bytes_per_request=request_bytes(layers, settings, model, settings.max_length),
             fixed_bytes=_fixed(layers),
             groups=tuple(
-                Group(kind=held.kind, layers=count, page_bytes=layer_bytes(held, settings, model, settings.max_length))
+                Group(
+                    kinds=(held.kind,), layers=count, page_bytes=layer_bytes(held, settings, model, settings.max_length)
+                )
                 for held, count in layers
             ),
             terms=_layout_terms(model, settings, layers),
-            notes=_notes(model, settings, layers),
+            remarks=_notes(model, settings, layers),
         )
 
     def capacity(self, model: Model, settings: TransformersSettings, kv_bytes: int) -> Capacity:
@@ -90,7 +94,9 @@ class Transformers(Engine):
         room = kv_bytes - _fixed(layers)
         longest = _longest(layers, settings, model, room // settings.batch_size)
         if longest < 1:
-            raise EngineError(f"transformers: not one token of a batch of {settings.batch_size} fits in {kv_bytes:,} B")
+            raise EngineError(
+                f"not one token of a batch of {settings.batch_size} fits in {kv_bytes:,} B", engine="transformers"
+            )
         one = request_bytes(layers, settings, model, settings.max_length)
         tokens = longest * settings.batch_size
         text = f"{settings.batch_size:,} requests × {longest:,} tokens = {tokens:,}"
@@ -109,19 +115,13 @@ class Transformers(Engine):
             ),
         )
 
-    def flags(self, model: Model, settings: TransformersSettings) -> tuple[str, ...]:
-        """The call of generate that asks for it, as words."""
-        words = ["model.generate(**inputs,", f"max_length={settings.max_length},"]
-        if settings.cache_implementation == "quantized":
-            config = f'"backend": "{settings.cache_backend}"'
-            if settings.cache_backend != "fp8":
-                config += (
-                    f', "nbits": {settings.bits}, "q_group_size": {settings.q_group_size}, '
-                    f'"residual_length": {settings.residual_length}'
-                )
-            words += [f"cache_config={{{config}}},"]
-        words.append(f'cache_implementation="{settings.cache_implementation}")')
-        return tuple(words)
+    def launch(self, model: Model, deployment: Deployment, settings: TransformersSettings) -> Command:
+        """See Engine.launch: a script that calls generate."""
+        return launch(model, deployment, settings)
+
+    def room_for(self, deployment: Deployment, requests: int) -> dict[str, Any]:
+        """See Engine.room_for: the size of the batch."""
+        return room_for(deployment, requests)
 
 
 TRANSFORMERS = Transformers()
@@ -207,8 +207,12 @@ def _transient(layers: tuple[tuple[Held, int], ...], settings: TransformersSetti
     )
 
 
-def _notes(model: Model, settings: TransformersSettings, layers: tuple[tuple[Held, int], ...]) -> tuple[str, ...]:
-    notes = [f"The rules of transformers {VERSION}: no pool and no pages; padding in a batch costs what tokens cost."]
+def _notes(model: Model, settings: TransformersSettings, layers: tuple[tuple[Held, int], ...]) -> tuple[Note, ...]:
+    rules = Note(
+        f"The rules of transformers {VERSION}: no pool and no pages; padding in a batch costs what tokens cost.",
+        kind="rules",
+    )
+    notes: list[str] = []
     if model.model_type in OWN_CODE:
         notes.append(f"{model.model_type} comes with code of its own, which was not run; it is taken to use a Cache.")
     if settings.cache_implementation == "static":
@@ -222,7 +226,7 @@ def _notes(model: Model, settings: TransformersSettings, layers: tuple[tuple[Hel
         )
     if any(isinstance(memory, State) for memory, _ in model.kept):
         notes.append("Convolutions keep all their columns, and states the dtype that the reference code computes in.")
-    return tuple(notes)
+    return (rules, *map(Note, notes))
 
 
 class TransformersPool(CachePool):

@@ -72,9 +72,11 @@ class Held:
 def held_layers(model: Model, settings: TransformersSettings) -> tuple[tuple[Held, int], ...]:
     """The kinds of layers with their counts; EngineError for what transformers does not do."""
     if model.model_type in NO_CACHE:
-        raise EngineError(f"transformers: {model.name} keeps no cache; it computes everything anew for every token")
+        raise EngineError(
+            f"{model.name} keeps no cache; it computes everything anew for every token", engine="transformers"
+        )
     if not model.kept:
-        raise EngineError(f"transformers: {model.name} keeps no cache")
+        raise EngineError(f"{model.name} keeps no cache", engine="transformers")
     if settings.cache_implementation == "quantized":
         _check_quantizable(model)
     element = settings.element_bytes(model)
@@ -89,8 +91,8 @@ def _check_quantizable(model: Model) -> None:
         full = isinstance(memory, Attention) and memory.limit is None
         if not (full or (isinstance(memory, Latent) and memory.kind == "latent")):
             raise EngineError(
-                f"transformers: QuantizedCache takes models with full attention only, and this one has {memory.kind} "
-                "layers"
+                f"QuantizedCache takes models with full attention only, and this one has {memory.kind} layers",
+                engine="transformers",
             )
 
 
@@ -116,13 +118,15 @@ def _held(model: Model, settings: TransformersSettings, element: int, memory: Me
         return Held(kind="indexer", token_bytes=memory.index_head_dim * element, counter_bytes=counter)
     if isinstance(memory, State):
         return Held(kind="state", constant_bytes=_state_bytes(model, memory, element))
-    raise EngineError(f"transformers: a {memory.kind} memory is not followed here")
+    raise EngineError(f"a {memory.kind} memory is not followed here", engine="transformers")
 
 
 def _compressed_layers(model: Model, settings: TransformersSettings, element: int) -> tuple[tuple[Held, int], ...]:
     """DeepSeek-V4: a window in every layer; in some also compressed entries, an indexer, and what waits for them."""
     if settings.cache_implementation != "dynamic":
-        raise EngineError("transformers: compressed latents (DeepSeek-V4) are followed in a dynamic cache only")
+        raise EngineError(
+            "compressed latents (DeepSeek-V4) are followed in a dynamic cache only", engine="transformers"
+        )
     counts: dict[Held, int] = {}
     for layer in model.layers:
         ratios = [memory.tokens_per_entry for memory in layer if isinstance(memory, Latent)]
@@ -147,7 +151,7 @@ def _compressed(memory: Memory, ratio: int, alone: bool, element: int) -> Held:
         # A value and a gate a row; where windows overlap, half of the last one stays, its gates in fp32.
         overlap = ratio * width // 2 * (element + 4) if rows > ratio else 0
         return Held(kind="state", tokens_per_entry=ratio, waiting_bytes=2 * width * element, overlap_bytes=overlap)
-    raise EngineError(f"transformers: a {memory.kind} memory beside compressed latents is not followed here")
+    raise EngineError(f"a {memory.kind} memory beside compressed latents is not followed here", engine="transformers")
 
 
 def _attention(model: Model, settings: TransformersSettings, element: int, memory: Attention) -> Held:
@@ -221,7 +225,9 @@ def quantized_bytes(numbers: int, settings: TransformersSettings, model: Model) 
     """
     group, bits = settings.q_group_size, settings.bits
     if numbers % group:
-        raise EngineError(f"transformers: {numbers:,} numbers cannot be cut in groups of {group}; change q_group_size")
+        raise EngineError(
+            f"{numbers:,} numbers cannot be cut in groups of {group}; change q_group_size", engine="transformers"
+        )
     groups = numbers // group
     scales = 2 * settings.element_bytes(model) * groups
     if settings.cache_backend == "quanto":

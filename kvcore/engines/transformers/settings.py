@@ -51,19 +51,25 @@ class TransformersSettings:
         check_tokens(self.max_length)
         check_whole("transformers", self, _BOUNDS)
         if self.max_length < 1:
-            raise EngineError("transformers: max_length is 0; a request has at least one token")
+            raise EngineError("max_length is 0; a request has at least one token", engine="transformers")
         if self.cache_implementation not in IMPLEMENTATIONS:
             raise EngineError(
-                f"transformers: cache_implementation {self.cache_implementation[:20]!r} is not "
-                f"{', '.join(IMPLEMENTATIONS)}"
+                f"cache_implementation {self.cache_implementation[:20]!r} is not {', '.join(IMPLEMENTATIONS)}",
+                engine="transformers",
             )
         if self.cache_backend not in BACKENDS:
-            raise EngineError(f"transformers: cache_backend {self.cache_backend[:20]!r} is not {', '.join(BACKENDS)}")
+            raise EngineError(
+                f"cache_backend {self.cache_backend[:20]!r} is not {', '.join(BACKENDS)}", engine="transformers"
+            )
         if self.bits not in BACKENDS[self.cache_backend]:
             listed = ", ".join(map(str, BACKENDS[self.cache_backend]))
-            raise EngineError(f"transformers: nbits {self.bits} is not one of {self.cache_backend}'s: {listed}")
+            raise EngineError(
+                f"nbits {self.bits} is not one of {self.cache_backend}'s: {listed}", engine="transformers"
+            )
         if self.q_group_size % 8:
-            raise EngineError(f"transformers: --q-group-size is {self.q_group_size:,}; expected a multiple of 8")
+            raise EngineError(
+                f"--q-group-size is {self.q_group_size:,}; expected a multiple of 8", engine="transformers"
+            )
 
     @property
     def bits(self) -> int:
@@ -75,8 +81,9 @@ class TransformersSettings:
         name = model.model_dtype if self.dtype.strip().lower() == "auto" else kv_format(self.dtype).name
         if name not in _DTYPES:
             raise EngineError(
-                f"transformers: its cache has the model's dtype ({', '.join(_DTYPES)}), not {name}; a smaller one is "
-                "--cache-implementation quantized"
+                f"its cache has the model's dtype ({', '.join(_DTYPES)}), not {name}; a smaller one is "
+                "--cache-implementation quantized",
+                engine="transformers",
             )
         return _DTYPES[name]
 
@@ -85,7 +92,9 @@ def make_settings(model: Model, asked: Request) -> TransformersSettings:
     """Settings for a request; EngineError for a value or version that is not followed, or for parallelism."""
     for name in ("tp", "pp", "dcp"):
         if getattr(asked, name) != 1:
-            raise EngineError(f"transformers: {name} {getattr(asked, name)}: its cache is not split over ranks")
+            raise EngineError(
+                f"{name} {getattr(asked, name)}: its cache is not split over ranks", engine="transformers"
+            )
     return TransformersSettings(
         max_length=longest_request("transformers", model, asked),
         dtype=asked.kv_dtype,

@@ -8,10 +8,13 @@ from fractions import Fraction
 from functools import lru_cache
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, split_layers
+from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, Note, split_layers
+from kvcore.engines.command import Command
 from kvcore.engines.releases import release
 from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
+from kvcore.engines.vllm.launch import launch
+from kvcore.engines.vllm.log import VLLM_LOG
 from kvcore.engines.vllm.packed import counted_blocks, is_packed, is_slotted, packed_groups, slotted_bytes
 from kvcore.engines.vllm.settings import (
     ALL_GROUPS_LOGGED,
@@ -48,6 +51,7 @@ class Vllm(Engine):
     release = VERSION
     vendors = ("NVIDIA", "AMD", "Intel")
     options = OPTIONS
+    log = VLLM_LOG
     cache_formats = ("fp8", "turboquant_k8v4", "turboquant_4bit_nc", "nvfp4", "turboquant_k3v4_nc")
     weight_formats = ("fp8", "awq", "nvfp4")
     rules = RankRules(
@@ -146,7 +150,7 @@ class Vllm(Engine):
             bytes_per_request=per_block * blocks,
             groups=shown,
             terms=_layout_terms(shown, per_block, blocks, _held(model, settings)),
-            notes=_notes(model, settings, groups),
+            remarks=_notes(model, settings, groups),
         )
 
     def plan(self, model: Model, settings: VllmSettings) -> tuple[tuple[BlockGroup, ...], int | None]:
@@ -179,7 +183,7 @@ class Vllm(Engine):
         """What fits in `kv_bytes` on every rank; the stage with the largest block decides. EngineError: no cache."""
         layout = self.layout(model, settings)
         if not layout.bytes_per_block:
-            raise EngineError(f"vllm: {model.name} keeps no cache, so there is no capacity to compute")
+            raise EngineError(f"{model.name} keeps no cache, so there is no capacity to compute", engine="vllm")
         blocks = kv_bytes // layout.bytes_per_block
         if settings.num_gpu_blocks_override is not None:
             blocks = settings.num_gpu_blocks_override
@@ -201,6 +205,7 @@ class Vllm(Engine):
             kv_bytes=kv_bytes,
             kv_cache_size_tokens=tokens,
             max_concurrency=concurrency,
+            starts=short <= 0,
             blocks=blocks,
             log_lines=lines,
             terms=_capacity_terms(layout, kv_bytes, blocks, needed, tokens, short),
@@ -244,25 +249,9 @@ class Vllm(Engine):
             f"KV cache memory ({round(usable_bytes / GIB, 2)} GiB).{hint}"
         )
 
-    def flags(self, model: Model, settings: VllmSettings) -> tuple[str, ...]:
-        """The `vllm serve` command, only what differs from vLLM's defaults."""
-        words = ["vllm", "serve", model.name, "--max-model-len", str(settings.max_model_len)]
-        pairs = (
-            ("--tensor-parallel-size", settings.tensor_parallel_size, 1),
-            ("--pipeline-parallel-size", settings.pipeline_parallel_size, 1),
-            ("--decode-context-parallel-size", settings.decode_context_parallel_size, 1),
-            ("--kv-cache-dtype", settings.kv_cache_dtype, "auto"),
-            ("--block-size", settings.block_size, None),
-            ("--max-num-batched-tokens", settings.max_num_batched_tokens, None),
-        )
-        for flag, value, default in pairs:
-            if value != default:
-                words += [flag, str(value)]
-        if not settings.enable_prefix_caching:
-            words.append("--no-enable-prefix-caching")
-        if settings.disable_hybrid_kv_cache_manager:
-            words.append("--disable-hybrid-kv-cache-manager")
-        return tuple(words)
+    def launch(self, model: Model, deployment: Deployment, settings: VllmSettings) -> Command:
+        """See Engine.launch: `vllm serve`."""
+        return launch(model, deployment, settings)
 
 
 VLLM = Vllm()
@@ -292,9 +281,8 @@ def _adjusted(model: Model, settings: VllmSettings) -> VllmSettings:
 
 def _group(group: BlockGroup, settings: VllmSettings) -> Group:
     first = group.parts[0][0]
-    kinds = dict.fromkeys(spec.kind for spec, _ in group.parts)
     return Group(
-        kind="+".join(kinds),
+        kinds=tuple(dict.fromkeys(spec.kind for spec, _ in group.parts)),
         layers=group.layers,
         page_bytes=first.page_bytes,
         block_size=first.block_size,
@@ -359,7 +347,8 @@ def _capacity_terms(
         Term(name="KV cache size", formula=f"{tokens:,} tokens", value=tokens, unit="tokens"),
     ]
     if short > 0:
-        terms.append(Term(name="shortfall", formula=f"vLLM refuses to start: {short:,} B short", value=short, unit="B"))
+        text = f"vLLM refuses to start: {short:,} B short"
+        terms.append(Term(id="shortfall", name="shortfall", formula=text, value=short, unit="B"))
     return tuple(terms)
 
 
@@ -371,7 +360,7 @@ def _log_lines(tokens: int, concurrency: Fraction, settings: VllmSettings) -> tu
     return (f"{size}, {most}",) if version >= ONE_LINE_LOGGED else (size, most)
 
 
-def _notes(model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...]) -> tuple[str, ...]:
+def _notes(model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...]) -> tuple[Note, ...]:
     notes = []
     kv = resolve_format(model, settings)
     if spared := spared_layers(model, kv):
@@ -384,7 +373,7 @@ def _notes(model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...])
             f"Windows also hold the {settings.in_flight_tokens:,} tokens that may be in flight; while decoding, a "
             "request holds fewer blocks than this."
         )
-    return tuple(notes)
+    return tuple(map(Note, notes))
 
 
 @lru_cache(maxsize=512)
@@ -420,8 +409,9 @@ class VllmPool(CachePool):
         self._needed: dict[int, int] = {}
         if most > self.settings.batched_tokens:
             raise EngineError(
-                f"vllm: max_num_batched_tokens {self.settings.batched_tokens:,} is less than max_num_seqs "
-                f"{most:,}; each request computes at least one token a step"
+                f"max_num_batched_tokens {self.settings.batched_tokens:,} is less than max_num_seqs "
+                f"{most:,}; each request computes at least one token a step",
+                engine="vllm",
             )
 
     def needed(self, context: int) -> int:
@@ -507,14 +497,16 @@ def _groups_with_draft(model: Model, draft: Model, settings: VllmSettings, block
     plain = replace(settings, mtp_layers=0)
     if is_packed(model) or is_packed(draft):
         if draft.model_type != model.model_type:
-            raise EngineError(f"vllm: how pages of {model.name} are packed beside a draft's is not followed here")
+            raise EngineError(
+                f"how pages of {model.name} are packed beside a draft's is not followed here", engine="vllm"
+            )
         return packed_groups(replace(model, layers=(*model.layers, *draft.layers)), plain)
     if any(isinstance(memory, State) for memory, _ in draft.kept):
-        raise EngineError(f"vllm: the states of a draft such as {draft.name} are not followed here")
+        raise EngineError(f"the states of a draft such as {draft.name} are not followed here", engine="vllm")
     placed: dict[Spec, list[int]] = {spec: list(layers) for spec, layers in layer_specs(model, plain)}
     for spec, layers in layer_specs(draft, replace(plain, block_size=block)):
         placed.setdefault(spec, []).extend(len(model.layers) + layer for layer in layers)
     try:
         return block_groups(tuple((spec, tuple(layers)) for spec, layers in placed.items()), plain)
     except EngineError as problem:
-        raise EngineError(f"{problem} (with the draft {draft.name})") from None
+        raise EngineError(f"{problem.reason} (with the draft {draft.name})", engine=problem.engine) from None

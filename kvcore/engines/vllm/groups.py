@@ -69,7 +69,7 @@ def _unified(spec: Spec, largest: int) -> Spec:
         return replace(spec, block_size=spec.block_size * ratio, page_bytes=largest, unpadded_bytes=largest)
     if spec.kind in ("latent", "indexer"):
         raise EngineError(
-            f"vllm: a latent page of {spec.page_bytes:,} bytes can be neither grown nor padded to {largest:,}"
+            f"a latent page of {spec.page_bytes:,} bytes can be neither grown nor padded to {largest:,}", engine="vllm"
         )
     return replace(spec, page_bytes=largest)
 

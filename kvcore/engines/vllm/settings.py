@@ -125,11 +125,12 @@ class VllmSettings:
         check_tokens(self.max_model_len)
         check_whole("vllm", self, _BOUNDS)
         if self.max_model_len < 1:
-            raise EngineError("vllm: max_model_len is 0; a request has at least one token")
+            raise EngineError("max_model_len is 0; a request has at least one token", engine="vllm")
         if self.tensor_parallel_size % self.decode_context_parallel_size:
             raise EngineError(
-                f"vllm: decode_context_parallel_size {self.decode_context_parallel_size} does not divide "
-                f"tensor_parallel_size {self.tensor_parallel_size}"
+                f"decode_context_parallel_size {self.decode_context_parallel_size} does not divide "
+                f"tensor_parallel_size {self.tensor_parallel_size}",
+                engine="vllm",
             )
 
     @property

@@ -155,17 +155,18 @@ def _with_head(model: Model, placed: dict[Spec, list[int]], settings: VllmSettin
 def _check(model: Model, settings: VllmSettings) -> None:
     stored = resolve_format(model, settings).name
     if stored not in _FORMATS:
-        raise EngineError(f"vllm: cache format {stored!r} is not one of {', '.join(sorted(_FORMATS))}")
+        raise EngineError(f"cache format {stored!r} is not one of {', '.join(sorted(_FORMATS))}", engine="vllm")
     tp, dcp = settings.tensor_parallel_size, settings.decode_context_parallel_size
     if model.num_attention_heads and model.num_attention_heads % tp:
-        raise EngineError(f"vllm: {model.num_attention_heads} attention heads cannot be split over {tp} ranks")
+        raise EngineError(f"{model.num_attention_heads} attention heads cannot be split over {tp} ranks", engine="vllm")
     for memory, _ in model.kept:
         if dcp > 1 and isinstance(memory, Attention) and memory.limit is not None:
-            raise EngineError("vllm: decode context parallel does not work with sliding or chunked attention")
+            raise EngineError("decode context parallel does not work with sliding or chunked attention", engine="vllm")
         if isinstance(memory, Attention) and dcp > max(1, tp // memory.num_kv_heads):
             raise EngineError(
-                f"vllm: decode_context_parallel_size {dcp} is more than the {max(1, tp // memory.num_kv_heads)} copies "
-                f"that {tp} ranks keep of {memory.num_kv_heads} KV heads"
+                f"decode_context_parallel_size {dcp} is more than the {max(1, tp // memory.num_kv_heads)} copies "
+                f"that {tp} ranks keep of {memory.num_kv_heads} KV heads",
+                engine="vllm",
             )
 
 
@@ -202,7 +203,7 @@ def _cpu_block_size(memories: list[Memory], latent: bool, settings: VllmSettings
     if any(isinstance(memory, Attention) and memory.limit is not None for memory in memories):
         return _cdiv(asked, _CPU_KERNEL) * _CPU_KERNEL
     raise EngineError(
-        f"vllm: no common block size for {asked} on CPU, whose attention takes multiples of {_CPU_KERNEL}"
+        f"no common block size for {asked} on CPU, whose attention takes multiples of {_CPU_KERNEL}", engine="vllm"
     )
 
 
@@ -229,7 +230,7 @@ def _spec(memory: Memory, kv: KVFormat, block: int, settings: VllmSettings) -> S
         size = state_bytes(memory, settings)
         checkpoints = _checkpoint_pages(memory, settings)
         return Spec(kind="state", block_size=block, page_bytes=size, unpadded_bytes=size, checkpoint_pages=checkpoints)
-    raise EngineError(f"vllm: a {memory.kind} memory is not laid out")
+    raise EngineError(f"a {memory.kind} memory is not laid out", engine="vllm")
 
 
 def _checkpoint_pages(state: State, settings: VllmSettings) -> int:
@@ -260,7 +261,7 @@ def _part_bytes(part: StatePart, state: State, tp: int, settings: VllmSettings) 
     if part.name == "state" and settings.is_cpu and settings.cpu_avx512_bf16 and state.design in _CPU_FP32:
         element = 4
     if shape[0] % tp:
-        raise EngineError(f"vllm: a {state.design} state of {shape[0]} cannot be split over {tp} ranks")
+        raise EngineError(f"a {state.design} state of {shape[0]} cannot be split over {tp} ranks", engine="vllm")
     return replace(part, shape=(shape[0] // tp, *shape[1:]), element_bytes=element).bytes
 
 

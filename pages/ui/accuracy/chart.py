@@ -7,16 +7,17 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from kvcore.engines.registry import engine, engine_names
 from kvcore.evidence.cases import Case
+from kvcore.evidence.field import apart, family
 from pages.ui.accuracy import words
 from pages.ui.text import in_chart
 from pages.ui.theme import FONT_SIZE, Palette, figure
 
-# Engine: (place in the palette, mark). Ports of vLLM plan with vLLM's code and look like it.
-_LOOKS = {
-    "vllm": (0, "circle"), "llama.cpp": (1, "triangle-up"), "sglang": (2, "diamond"), "tensorrt-llm": (3, "square"),
-    "ik_llama.cpp": (4, "triangle-down"), "ollama": (5, "pentagon"),
-}  # fmt: skip
+# (place in the palette, mark) of each engine whose log is read, in the registry's order, then of the forks that are
+# counted apart; others in turn.
+_MARKS = ((0, "circle"), (2, "diamond"), (3, "square"), (1, "triangle-up"), (5, "pentagon"), (4, "triangle-down"),
+          (0, "star"), (1, "hexagon"))  # fmt: skip
 _TICKS = {10**0: "1", 10**3: "1 thousand", 10**6: "1 million", 10**9: "1 billion", 10**12: "1 trillion"}
 NAMED = 4
 
@@ -51,9 +52,17 @@ def scatter(rows: list[Case], worst: list[Case], colours: Palette) -> tuple[go.F
     return figure(traces, layout, colours, height=540), _describe(drawn, named)
 
 
-def base(engine: str) -> str:
-    """The engine whose rules and look a port shares."""
-    return "vllm" if engine.startswith("vllm") else engine
+def base(name: str) -> str:
+    """The engine whose look a port shares: its own, unless it is counted apart."""
+    found = family(name)
+    return found.name if found.apart else found.of
+
+
+def looks() -> dict[str, tuple[int, str]]:
+    """(place in the palette, mark) by engine, in the order of the places."""
+    names = [*(name for name in engine_names() if engine(name).log.patterns), *(one.name for one in apart())]
+    marks = {name: _MARKS[at % len(_MARKS)] for at, name in enumerate(names)}
+    return dict(sorted(marks.items(), key=lambda pair: pair[1]))
 
 
 def _range(rows: list[Case]) -> tuple[float, float]:
@@ -71,7 +80,7 @@ def _identity(low: float, high: float, colours: Palette) -> dict[str, Any]:
 
 def _engines(rows: list[Case], colours: Palette) -> list[dict[str, Any]]:
     traces = []
-    for name, (place, symbol) in _LOOKS.items():
+    for name, (place, symbol) in looks().items():
         mine = [row for row in rows if row.counted and base(row.engine) == name]
         if not mine:
             continue

@@ -11,6 +11,7 @@ import streamlit as st
 
 from kvcore.evidence.runs import recordings
 from kvcore.logs import Explanation, Figure, LogReading, explain_all, read_log, scenario_of
+from kvcore.logs.reading import logging_engines
 from kvcore.scenario.scenario import Scenario
 from kvcore.sources import catalogue
 from pages.ui import models, state, widgets
@@ -20,10 +21,6 @@ from pages.ui.text import plain
 
 EXAMPLE, EXAMPLE_MODEL = "gemma3-27b-text-bs16-mnbt2048", "google/gemma-3-27b-it"
 AS_NAMED = "as named"
-_NOTHING = (
-    "No line of vLLM, SGLang, TensorRT-LLM, llama.cpp or Ollama was recognised. Paste the start-up log from the "
-    "engine's first line to the line with its KV cache size."
-)
 _PLACEHOLDER = "INFO … Available KV cache memory: 53.61 GiB\nINFO … GPU KV cache size: 401,456 tokens, …"
 
 
@@ -46,8 +43,8 @@ def _inputs() -> None:
     with paste:
         st.text_area(
             "Start-up log", key="log_text", height=150, placeholder=_PLACEHOLDER, on_change=_pasted,
-            help="vLLM, SGLang, TensorRT-LLM, llama.cpp or Ollama, with time stamps, colours and other lines as they "
-            "are. Several start-ups may be in one text.",
+            help=f"{logging_engines()}, with time stamps, colours and other lines as they are. Several start-ups may "
+            "be in one text.",
         )  # fmt: skip
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             st.button("Compare this log", key="log_go", on_click=_pasted, type="primary")
@@ -81,12 +78,21 @@ def take(text: str) -> None:
     keep = st.session_state
     readings = read_log(text)
     keep["log_readings"] = readings
-    keep["log_problem"] = "" if readings else _NOTHING if text.strip() else "There is nothing to compare: paste a log."
+    keep["log_problem"] = "" if readings else _problem(text)
     keep["log_model"], keep["log_place"] = AS_NAMED, 0
 
 
+def _problem(text: str) -> str:
+    if not text.strip():
+        return "There is nothing to compare: paste a log."
+    return (
+        f"No line of {logging_engines()} was recognised. Paste the start-up log from the engine's first line to the "
+        "line with its KV cache size."
+    )
+
+
 def _example() -> None:
-    """A log that was recorded for the tests: Gemma 3 27B with vLLM on a CPU."""
+    """A log that was recorded for the tests: Gemma 3 27B on a CPU."""
     keep = st.session_state
     record = next(one for one in recordings() if one.name == EXAMPLE)
     keep["log_text"] = "\n".join(record.log_lines)
@@ -164,7 +170,7 @@ def _figures(one: Explanation) -> None:
 
 
 def _row(figure: Figure) -> tuple[str, ...]:
-    values = (words.value(figure.name, figure.reported), words.value(figure.name, figure.predicted))
+    values = (words.value(figure, figure.reported), words.value(figure, figure.predicted))
     return (words.figure(figure.name), *values, words.difference(figure))
 
 

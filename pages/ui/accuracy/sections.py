@@ -8,7 +8,8 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from kvcore.evidence.cases import PLANNED, PUBLISHED, RUN, Case, cases, summary, worst
+from kvcore.evidence.cases import PLANNED, PUBLISHED, RUN, Case, cases, recorded_engines, summary, worst
+from kvcore.evidence.field import apart
 from pages.ui import theme, widgets
 from pages.ui.accuracy import words
 from pages.ui.accuracy.chart import NAMED, scatter
@@ -25,11 +26,13 @@ def big_numbers(rows: tuple[Case, ...]) -> list[Card]:
     two = sum(row.within(0.02) for row in published)
     engines = len({row.engine for row in published})
     return [
-        _card("Published logs", published, 0.005,
+        _card(words.place(PUBLISHED), published, 0.005,
               f"within 0.5%, of {engines} engines; {exact} exact, {two} within 2%"),
-        _card("Really run on a CPU", run, 0, "exact: vLLM and llama.cpp, started for this, refusals included"),
-        _card("Planned by vLLM’s code", planned, 0, "to the byte: requests, blocks and groups of layers"),
-        _card("ik_llama.cpp, apart", fork, 0, "exact, but by selection: reports that did not match had been dropped"),
+        _card(words.place(RUN), run, 0,
+              f"exact: {words.together(recorded_engines(RUN))}, started for this, refusals included"),
+        _card(words.place(PLANNED), planned, 0, "to the byte: requests, blocks and groups of layers"),
+        _card(f"{words.together(one.name for one in apart())}, apart", fork, 0,
+              "exact, but by selection: reports that did not match had been dropped"),
     ]  # fmt: skip
 
 
@@ -72,7 +75,7 @@ def _filtered(rows: tuple[Case, ...]) -> list[Case]:
     picked = [
         _choice(engine, "Engine", "acc_engine", sorted({row.engine for row in rows}, key=words.engine), words.engine),
         _choice(family, "Family", "acc_family", sorted({row.family for row in rows}), words.family),
-        _choice(evidence, "Evidence", "acc_evidence", words.evidence_order(rows), words.PLACES.__getitem__),
+        _choice(evidence, "Evidence", "acc_evidence", words.evidence_order(rows), words.place),
     ]
     return [
         row
@@ -106,7 +109,7 @@ def _shares(rows: list[Case]) -> None:
     st.markdown("**How many come out exactly, and how many within a limit**")
     lines = [
         (
-            f"{words.PLACES[one.evidence]}, {words.engine(one.engine)}{' (apart)' if one.apart else ''}",
+            f"{words.place(one.evidence)}, {words.engine(one.engine)}{' (apart)' if one.apart else ''}",
             *map(str, (one.total, one.exact, one.within_half_percent, one.within_2_percent, one.within_5_percent)),
         )
         for one in found
@@ -151,7 +154,7 @@ def frame(rows: list[Case]) -> pd.DataFrame:
             "family": [row.family for row in rows],
             "engine": [words.engine(row.engine) for row in rows],
             "version": [row.engine_version for row in rows],
-            "evidence": [words.PLACES[row.evidence] for row in rows],
+            "evidence": [words.place(row.evidence) for row in rows],
             "settings": [row.settings for row in rows],
             "compared": [row.compared for row in rows],
             "unit": [row.unit for row in rows],

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from html import escape
 
-from kvcore.evidence.cases import EVIDENCE, PLANNED, PUBLISHED, RUN, Case
-from kvcore.evidence.field import FORK
+from kvcore.engines.registry import engine as engine_of
+from kvcore.evidence import field
+from kvcore.evidence.cases import EVIDENCE, PLANNED, PUBLISHED, RUN, Case, recorded_engines
 from kvcore.logs import Explanation, Figure, LogReading
 from kvcore.units import GIB, MIB, format_bytes
 
-ENGINES = {
-    "vllm": "vLLM", "vllm-ascend": "vLLM Ascend", "vllm-tpu": "vLLM TPU", "vllm-xpu": "vLLM XPU", "sglang": "SGLang",
-    "tensorrt-llm": "TensorRT-LLM", "ollama": "Ollama",
-}  # fmt: skip
-PLACES = {PUBLISHED: "Published logs", RUN: "Really run on a CPU", PLANNED: "Planned by vLLM’s code"}
 FIGURES = {
     "kv_cache_size_tokens": "Token capacity",
     "max_concurrency": "Requests at once",
@@ -30,14 +25,24 @@ FIGURES = {
     "conv_state": "Convolution states", "ssm_state": "Recurrent states",
     "full_layer_tokens": "Tokens in full layers", "swa_layer_tokens": "Tokens in window layers",
 }  # fmt: skip
-_IN_BYTES = ("needed_kv", "available_kv", "k_size", "v_size", "kv_size", "kv cache", "conv_state", "ssm_state")
 _SCALE = {"MiB": MIB, "GiB": GIB, "bytes": 1}
-_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z0-9v])")
 
 
 def engine(name: str) -> str:
     """An engine as its makers write it."""
-    return ENGINES.get(name, name.replace("vllm fork", "vLLM fork"))
+    return field.family(name).label
+
+
+def place(evidence: str) -> str:
+    """A kind of evidence, as a label."""
+    planned = together(recorded_engines(PLANNED))
+    return {PUBLISHED: "Published logs", RUN: "Really run on a CPU", PLANNED: f"Planned by {planned}’s code"}[evidence]
+
+
+def together(names: Iterable[str]) -> str:
+    """Engines in a sentence: `A`, `A and B`, `A, B and C`."""
+    *others, last = map(engine, names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def family(name: str) -> str:
@@ -79,7 +84,7 @@ def is_bytes(unit: str) -> bool:
 
 def counted(rows: Iterable[Case], evidence: str, *, fork: bool = False) -> list[Case]:
     """The rows of one kind of evidence that belong to its denominator."""
-    return [row for row in rows if row.counted and row.evidence == evidence and (row.engine == FORK) == fork]
+    return [row for row in rows if row.counted and row.evidence == evidence and row.apart == fork]
 
 
 def headline(rows: Iterable[Case]) -> str:
@@ -89,17 +94,20 @@ def headline(rows: Iterable[Case]) -> str:
     return f"**{met} of {len(found)}** published start-up logs show what we predict, within 0.5%"
 
 
-def explained() -> str:
+def explained(rows: Iterable[Case]) -> str:
     """What is compared, and what within means."""
+    found = dict.fromkeys(row.engine for row in counted(rows, PUBLISHED))
+    sizes = [name for name in found if engine_of(field.family(name).of).log.states == "caches"]
+    otherwise = f", or, for {together(sizes)}, how large the cache is" if sizes else ""
     return (
-        "Logs that state their model. From the memory that a log gives we predict how many tokens its cache holds, or, "
-        "for llama.cpp, how large the cache is. A log prints memory to two digits, so several sizes print alike: a "
-        "figure that one of them gives exactly counts as exact."
+        "Logs that state their model. From the memory that a log gives we predict how many tokens its cache holds"
+        f"{otherwise}. A log prints memory to two digits, so several sizes print alike: a figure that one of them "
+        "gives exactly counts as exact."
     )
 
 
 def records_sentence(rows: list[Case]) -> str:
-    """What the chart shows, of the rows that are counted; ik_llama.cpp is never added to the others."""
+    """What the chart shows, of the rows that are counted; what is apart is never added to the others."""
     found = [row for row in rows if row.counted and not row.apart]
     apart = [row for row in rows if row.counted and row.apart]
     if not found and not apart:
@@ -112,7 +120,8 @@ def records_sentence(rows: list[Case]) -> str:
                      if exact == len(found) else some)  # fmt: skip
     if apart:
         exact = sum(row.within(0) for row in apart)
-        parts.append(f"{exact} of {len(apart)} of ik_llama.cpp, which counts apart")
+        forks = list(dict.fromkeys(row.engine for row in apart))
+        parts.append(f"{exact} of {len(apart)} of {together(forks)}, which {'count' if forks[1:] else 'counts'} apart")
     return "; ".join(parts)
 
 
@@ -128,20 +137,20 @@ def figure(name: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def value(name: str, number: float | None) -> str:
-    """A log's figure as text, with the unit that its name implies."""
+def value(one: Figure, number: float | None) -> str:
+    """One of a figure's two numbers as text."""
     if number is None:
         return "not predicted"
-    if name in _IN_BYTES or name.endswith(", bytes") or re.fullmatch(r"cache \d+", name):
+    if one.unit == "B":
         return format_bytes(number)
-    return f"{number:,.2f}" if name == "max_concurrency" else f"{number:,.0f}"
+    return f"{number:,.2f}" if one.unit == "requests" else f"{number:,.0f}"
 
 
 def difference(one: Figure) -> str:
     """How far a figure is from the prediction, in words."""
     if one.predicted is None:
         return "not predicted"
-    if one.difference == 0 or (one.agrees and value(one.name, one.reported) == value(one.name, one.predicted)):
+    if one.difference == 0 or (one.agrees and value(one, one.reported) == value(one, one.predicted)):
         return "none"
     share = percent(one.predicted / one.reported - 1) if one.reported else "not a share"
     return f"{share}, within the rounding" if one.agrees else share
@@ -149,7 +158,7 @@ def difference(one: Figure) -> str:
 
 def reasons(figures: tuple[Figure, ...]) -> tuple[list[tuple[str, str]], list[str]]:
     """((figure, what is said of it alone)…, what is said of several), so that nothing is read twice."""
-    said = [_SENTENCE.split(one.why) for one in figures]
+    said = [one.reasons for one in figures]
     everything = [sentence for sentences in said for sentence in dict.fromkeys(sentences)]
     shared = [one for one in dict.fromkeys(everything) if everything.count(one) > 1]
     alone = [
@@ -206,7 +215,7 @@ def verdict(one: Explanation, name: str) -> str:
             "" if met == 1 else f": {'both' if met == 2 else f'all {met}'} figures agree"
         )
     far = max((figure for figure in predicted if not figure.agrees), key=_share)
-    both = f"{value(far.name, far.predicted)} predicted, {value(far.name, far.reported)} reported"
+    both = f"{value(far, far.predicted)} predicted, {value(far, far.reported)} reported"
     return f"{met} of {len(predicted)} figures agree; {figure(far.name).lower()}: {both} ({difference(far)})"
 
 

@@ -80,7 +80,7 @@ def splits(model: Model, engine: str, gpus: int) -> tuple[Shard, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnSettings:
-    """What an engine takes where nobody names a number, in words: `auto: 0.92`, or `auto` where it is not known."""
+    """What an engine takes where nobody names a number, as text: `0.92`; "" where that is not known."""
 
     util: str
     batched: str
@@ -96,8 +96,8 @@ def own_settings(model: Model, wanted: Deployment) -> OwnSettings:
         try:
             value = ask(model, replace(wanted, **nothing))
         except KVCoreError:
-            return AUTO
-        return AUTO if value is None else f"{AUTO}: {value:{show}}"
+            return ""
+        return "" if value is None else f"{value:{show}}"
 
     return OwnSettings(
         util=said("utilization", usable_share, ".2f"),

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import streamlit as st
 
+from kvcore.engines.registry import labels
 from kvcore.errors import KVCoreError
 from kvcore.hardware.prices import hourly
 from kvcore.scenario.concurrency import keep, kept
@@ -19,7 +20,6 @@ from pages.ui.concurrency import address, words
 from pages.ui.concurrency import case as plan_answers
 from pages.ui.concurrency.case import Case
 from pages.ui.models import Chosen, Refusal
-from pages.ui.size.words import ENGINES
 from pages.ui.text import plain
 
 
@@ -117,11 +117,10 @@ def _rent(case: Case) -> str | tuple[str, str]:
 
 
 def _number(chosen: int | None, own: str) -> str | tuple[str, str]:
-    """A setting that was chosen, else what the engine takes, as `OwnSettings` says it."""
+    """A setting that was chosen, else what the engine takes where that is known."""
     if chosen is not None:
         return f"{chosen:,}"
-    value = own.partition(": ")[2]
-    return (value, "the engine’s own") if value else "the engine’s own"
+    return (own, "the engine’s own") if own else "the engine’s own"
 
 
 def _asked(case: Case) -> str:
@@ -142,7 +141,7 @@ def _side(chosen: Chosen, case: Case) -> dict[str, str | tuple[str, str]]:
     return {
         "model": chosen.name,
         "GPUs": (words.place_words(plan), words.split_words(deployment)),
-        "engine": (ENGINES[deployment.engine], f"share of the memory: {share}"),
+        "engine": (labels()[deployment.engine], f"share of the memory: {share}"),
         "tokens a step": _number(deployment.max_num_batched_tokens, own.batched),
         "most requests at once": _number(deployment.max_num_seqs, own.seqs),
         "weights": deployment.weight_format or plan.model.checkpoint_format or plan.model.model_dtype,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.deployment import OWN, read_split
-from kvcore.engines.registry import engine_names
+from kvcore.engines.registry import engine_names, labels
 from kvcore.hardware.systems import system, systems
 from kvcore.model import Model
 from kvcore.model.weight_formats import WEIGHT_FORMATS
@@ -17,7 +17,6 @@ from pages.ui import scenario, widgets
 from pages.ui.concurrency import address, words
 from pages.ui.concurrency import case as plan_answers
 from pages.ui.concurrency.case import Case
-from pages.ui.size.words import ENGINES
 from pages.ui.text import plain
 
 COUNTS = ("1", "2", "4", "8", "16", "32", "64", "72")
@@ -48,7 +47,7 @@ def place(model: Model, case: Case) -> None:
                 "Engine",
                 engine_names(),
                 key="engine",
-                format_func=lambda name: ENGINES[name],
+                format_func=lambda name: labels()[name],
                 required=True,
                 width="stretch",
             )
@@ -138,6 +137,11 @@ def _proposer() -> None:
     )  # fmt: skip
 
 
+def _automatic(own: str) -> str:
+    """What an empty setting says: `auto: 0.92`, or `auto` where the engine's own is not known."""
+    return f"{AUTO}: {own}" if own else AUTO
+
+
 def _settings(model: Model, case: Case) -> None:
     """The engine's own knobs; an empty one is left to the engine, and says what it takes."""
     own = plan_answers.own_settings(model, case.deployment)
@@ -145,17 +149,17 @@ def _settings(model: Model, case: Case) -> None:
         if has_share(case.scenario.engine):
             st.number_input(
                 "Share of the GPU’s memory", 0.01, 1.0, None, key=key("util"), step=0.01, format="%.2f",
-                placeholder=own.util,
+                placeholder=_automatic(own.util),
                 help="gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction. Empty: the engine’s "
                 "own.",
             )  # fmt: skip
         st.number_input(
-            "Most tokens in a step", 1, 10**7, None, key=key("batched"), step=1024, placeholder=own.batched,
+            "Most tokens in a step", 1, 10**7, None, key=key("batched"), step=1024, placeholder=_automatic(own.batched),
             help="max_num_batched_tokens or its like. More make prefill faster and take memory. Empty: the engine’s "
             "own.",
         )  # fmt: skip
         st.number_input(
-            "Most requests at once", 1, 10**6, None, key=key("seqs"), step=16, placeholder=own.seqs,
+            "Most requests at once", 1, 10**6, None, key=key("seqs"), step=16, placeholder=_automatic(own.seqs),
             help="max_num_seqs or its like, for each replica. Empty: the engine’s own.",
         )  # fmt: skip
         st.number_input(

@@ -11,10 +11,11 @@ from functools import lru_cache
 import streamlit as st
 
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import engine
+from kvcore.engines.registry import engine, labels
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
 from kvcore.planning.changes import MOST_UTILIZATION, Kind
+from kvcore.planning.hardware_changes import engine_change
 from kvcore.planning.pools import has_share, usable_share
 from kvcore.planning.remedies import remedies, shortfall
 from kvcore.planning.sweep import LEVERS, Point, sweep
@@ -28,7 +29,7 @@ from pages.ui.concurrency import case as plan_answers
 from pages.ui.concurrency.case import Case
 from pages.ui.concurrency.curves import Curve, curves_chart
 from pages.ui.concurrency.sweep_chart import Bar, bars_chart, curve_chart
-from pages.ui.size.words import ENGINES, plural
+from pages.ui.size.words import plural
 from pages.ui.text import plain
 from pages.ui.variants import lower
 
@@ -142,21 +143,26 @@ def _best(found: Sequence[WhatIf]) -> list[WhatIf]:
     return sorted(first.values(), key=lambda one: (one.kind == "context", one.kind in _BOUGHT, -(one.gain or math.inf)))
 
 
-def change_words(one: WhatIf) -> str:
-    """The change as the screen says it: engines by their names."""
+def change_words(case: Case, one: WhatIf) -> str:
+    """The change as the screen says it: engines as their makers call them."""
     if one.kind != "engine":
         return one.change
-    return re.sub(r"[a-z][a-z.-]+", lambda word: ENGINES.get(word[0], word[0]), one.change)
+    return engine_change(labels()[one.deployment.engine], labels()[case.deployment.engine])
+
+
+def _name(one: WhatIf) -> str:
+    """The change in a word or two."""
+    return labels()[one.deployment.engine] if one.kind == "engine" else one.name
 
 
 def _title(one: WhatIf, found: Sequence[WhatIf]) -> str:
     """What the first row gains, in which sense it is first, and the largest gain of all where that is another's."""
     lead = "If you change one thing" if one.kind in (*_BOUGHT, "context") else "Without buying anything"
-    said = f"{lead}: {ENGINES.get(one.name, one.name)} {_much(one)}"
+    said = f"{lead}: {_name(one)} {_much(one)}"
     most = max((other for other in found if other.kind != "context"), key=lambda other: other.gain or 0.0, default=one)
     if one.gain is None or words.factor(most.gain) == words.factor(one.gain) or (most.gain or 0.0) <= one.gain:
         return said
-    return f"{said}, of all changes {ENGINES.get(most.name, most.name)} the most: {words.factor(most.gain)}"
+    return f"{said}, of all changes {_name(most)} the most: {words.factor(most.gain)}"
 
 
 def _much(one: WhatIf) -> str:
@@ -172,15 +178,16 @@ def _rows(case: Case, found: Sequence[WhatIf], prefix: str, *, with_gain: bool) 
         for at, one in enumerate(found):
             with st.container(key=f"{prefix}_row_{at}"):
                 what, gain, price, button = st.columns([3.1, 1.7, 4.2, 1.2], vertical_alignment="center")
-            what.markdown(f"**{plain(change_words(one))}**")
+            what.markdown(f"**{plain(change_words(case, one))}**")
             gain.markdown(_gain(one, with_gain))
             price.caption(plain(one.price))
             if one.deployment == case.deployment and one.users in (None, case.users):
                 # What is gained lies in the prompts and not in the server.
                 continue
+            said = change_words(case, one)
             button.button(
-                "Apply", key=f"{prefix}_{at}", on_click=sections.go, width="stretch", help=plain(change_words(one)),
-                args=(case, one.deployment, one.users, change_words(one)),
+                "Apply", key=f"{prefix}_{at}", on_click=sections.go, width="stretch", help=plain(said),
+                args=(case, one.deployment, one.users, said),
             )  # fmt: skip
 
 
@@ -198,16 +205,16 @@ def _all(case: Case, found: Sequence[WhatIf]) -> None:
         left, right = st.columns([5, 1.2], vertical_alignment="bottom")
         with left:
             name = st.selectbox(
-                "Apply", list(by_name), key="lever_any", format_func=lambda one: change_words(by_name[one])
+                "Apply", list(by_name), key="lever_any", format_func=lambda one: change_words(case, by_name[one])
             )
         if name in by_name:
             right.button(
                 "Apply it", key="lever_any_go", on_click=sections.go, width="stretch",
-                args=(case, by_name[name].deployment, by_name[name].users, change_words(by_name[name])),
+                args=(case, by_name[name].deployment, by_name[name].users, change_words(case, by_name[name])),
             )  # fmt: skip
         columns = (("change", "w"), ("requests at once", "n"), ("gain", "n"), ("price", "w"))
         cells = [
-            [change_words(one), "" if one.requests is None else words.span(one.requests),
+            [change_words(case, one), "" if one.requests is None else words.span(one.requests),
              words.factor(one.gain), one.price]
             for one in found
         ]  # fmt: skip
@@ -231,12 +238,10 @@ def _curves(model: Model, case: Case, found: Sequence[WhatIf], top: Sequence[Wha
     lines = [Curve(name="as planned", most=plan_answers.most(model, case.deployment, columns), main=True)]
     for name in chosen:
         one = by_name[name]
-        lines.append(
-            Curve(name=ENGINES.get(one.name, one.name), most=plan_answers.most(model, one.deployment, columns))
-        )
+        lines.append(Curve(name=_name(one), most=plan_answers.most(model, one.deployment, columns)))
     st.markdown(f"#### {plain(_curves_title(case, lines, columns))}")
     st.session_state["plan_picked"] = chosen
-    names = {name: ENGINES.get(one.name, one.name) for name, one in by_name.items()}
+    names = {name: _name(one) for name, one in by_name.items()}
     st.multiselect(
         "Changes drawn beside the plan", list(by_name), key="plan_picked", on_change=_take_picked, wrap=True,
         max_selections=MAX_CURVES, format_func=lambda one: names.get(one, one), placeholder="Choose changes to draw",
@@ -271,8 +276,7 @@ def _curves_title(case: Case, lines: Sequence[Curve], columns: Sequence[int]) ->
     at = min(range(len(columns)), key=lambda place: abs(columns[place] - context))
     best = max(lines[1:], key=lambda line: line.most[at].low)
     held, more = lines[0].most[at].low, best.most[at].low
-    name = ENGINES.get(best.name, best.name)
-    return f"At {words.tokens(columns[at])} the plan holds {held:,}, with {name} it would hold {more:,}"
+    return f"At {words.tokens(columns[at])} the plan holds {held:,}, with {best.name} it would hold {more:,}"
 
 
 _STATED = "the cache is as you said"
@@ -394,21 +398,21 @@ def title(name: str, bars: Sequence[Bar]) -> str:
 def _named(lever: str, one: Point) -> str:
     if lever == "split" and one.deployment is not None:
         return words.split_words(one.deployment)
-    return ENGINES.get(one.name, one.name) if lever == "engine" else one.name
+    return labels()[one.name] if lever == "engine" else one.name
 
 
 def _missing(case: Case, name: str, points: Sequence[Point]) -> str:
-    engine = ENGINES[case.deployment.engine]
+    label = labels()[case.deployment.engine]
     if name == "prefix" and all(one.most is None for one in points):
         why = points[0].why if points else "a shared prefix cannot be longer than the prompt"
         return words.ended(f"The expected lengths below cannot be planned with: {why}")
     if name == "host":
-        return f"{engine} keeps no caches of idle requests in CPU memory here: see “Caches of those who wait” below."
+        return f"{label} keeps no caches of idle requests in CPU memory here: see “Caches of those who wait” below."
     if case.deployment.kv_bytes is not None and name == "share":
         return "The cache is as you said: a share of the memory changes nothing."
     if points:
         return f"There is only one value here: {_named(name, points[0])}."
-    return f"{engine} has no such setting."
+    return f"{label} has no such setting."
 
 
 def _lines(name: str, points: Sequence[Point]) -> list[dict[str, object]]:

@@ -7,6 +7,7 @@ from functools import lru_cache
 import streamlit as st
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import labels
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
 from kvcore.planning.offload import Offload, host_memory_text, offload
@@ -17,7 +18,7 @@ from kvcore.units import GIB, format_bytes
 from pages.ui import scenario, widgets
 from pages.ui.concurrency import address, sections, words
 from pages.ui.concurrency.case import Case
-from pages.ui.size.words import ENGINES, plural
+from pages.ui.size.words import plural
 from pages.ui.text import plain
 from pages.ui.widgets import Card
 
@@ -243,7 +244,7 @@ def waiting(model: Model, case: Case) -> None:
             _tier(found, case.options.host),
         ]  # fmt: skip
         widgets.row(shown, key="waiting")
-    st.caption(plain(f"{found.pool_sentence} In {ENGINES[case.deployment.engine]}: {found.switch}."))
+    st.caption(plain(f"{found.pool_sentence} In {labels()[case.deployment.engine]}: {found.switch}."))
 
 
 def _waiting_title(found: Offload) -> str:

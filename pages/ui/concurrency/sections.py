@@ -11,14 +11,15 @@ from typing import Any
 import streamlit as st
 
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import engine, engine_names
+from kvcore.engines.command import Command
+from kvcore.engines.registry import engine, engine_names, labels
 from kvcore.errors import KVCoreError
 from kvcore.hardware.prices import hourly
 from kvcore.model import Model
 from kvcore.planning.basis import basis
 from kvcore.planning.bindings import beside_stated_pool
 from kvcore.planning.grid import Grid
-from kvcore.planning.launch import Command, launch
+from kvcore.planning.launch import launch
 from kvcore.planning.recommend import Recommendation, recommend
 from kvcore.planning.shards import check
 from kvcore.planning.sweep import sequences
@@ -30,7 +31,7 @@ from pages.ui.concurrency import address, grid, words
 from pages.ui.concurrency import case as plan_answers
 from pages.ui.concurrency import memory as plan_memory
 from pages.ui.concurrency.case import Case
-from pages.ui.size.words import ENGINES, plural
+from pages.ui.size.words import plural
 from pages.ui.text import plain
 from pages.ui.variants import lower
 from pages.ui.widgets import Card
@@ -448,7 +449,7 @@ def commands(model: Model, case: Case) -> None:
     st.subheader("The command that starts it", anchor=False)
     mine = case.deployment.engine
     names = [mine, *(name for name in engine_names() if name != mine)]
-    tabs = st.tabs([ENGINES[name] for name in names], key=f"launch_{mine}", on_change="rerun")
+    tabs = st.tabs([labels()[name] for name in names], key=f"launch_{mine}", on_change="rerun")
     for tab, name in zip(tabs, names, strict=True):
         if not tab.open:
             continue

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
+from kvcore.engines.registry import labels
 from kvcore.planning.plan import Plan
 from kvcore.terms import Range
 from kvcore.units import GIB, format_bytes, format_tokens
-from pages.ui.size.words import ENGINES, plural
+from pages.ui.size.words import plural
 from pages.ui.text import plain
 
 BINDS = {
@@ -20,14 +21,14 @@ BINDS = {
 }  # fmt: skip
 
 
-def span(ends: Range[int]) -> str:
+def span(ends: Range[int], between: str = "–") -> str:
     """A range of counts: `41–43`, `42` where both ends are the same."""
-    return f"{ends.low:,}" if ends.low == ends.high else f"{ends.low:,}–{ends.high:,}"
+    return f"{ends.low:,}" if ends.low == ends.high else f"{ends.low:,}{between}{ends.high:,}"
 
 
 def to(ends: Range[int]) -> str:
     """The same in a sentence: `41 to 43`."""
-    return span(ends).replace("–", " to ")
+    return span(ends, " to ")
 
 
 def times(value: float) -> str:
@@ -154,7 +155,7 @@ def verdict(users: int, ends: Range[int]) -> str:
 
 def title(name: str, plan: Plan, users: int) -> str:
     """The answer in one sentence, as markdown; so is `name`."""
-    place, engine = plain(place_words(plan)), ENGINES[plan.deployment.engine]
+    place, engine = plain(place_words(plan)), labels()[plan.deployment.engine]
     context, kind = plan.deployment.context, plan.binding.kind
     if plan.refused or plan.requests is None:
         return {
@@ -176,10 +177,10 @@ def title(name: str, plan: Plan, users: int) -> str:
             f"Not even one request of {format_tokens(context)} tokens fits: {name} on {place} does not start with that"
         )
     if plan.fits:
-        return f"{_fits(users)}: {name} on {place} holds {held} at once, then {_ends(plan)}"
+        fit = "fits" if users == 1 else "fit"
+        return f"{_users(users)} {fit}: {name} on {place} holds {held} at once, then {_ends(plan)}"
     if plan.requests.high >= users:
-        who = _fits(users).rsplit(" ", 1)[0]
-        return f"{who} {MAY_FIT}: {name} on {place} holds {held} at once, then {_ends(plan)}"
+        return f"{_users(users)} {MAY_FIT}: {name} on {place} holds {held} at once, then {_ends(plan)}"
     return f"{asked} {not_fit}: {name} on {place} holds **{to(plan.requests)}**, then {_ends(plan)}"
 
 
@@ -191,8 +192,8 @@ def answer(plan: Plan, users: int) -> str:
     return f"{span(plan.requests)} of {length} at once, {users:,} {verdict(users, plan.requests)}"
 
 
-def _fits(users: int) -> str:
-    return "One user fits" if users == 1 else f"{users:,} users fit"
+def _users(users: int) -> str:
+    return "One user" if users == 1 else f"{users:,} users"
 
 
 def _ends(plan: Plan) -> str:
@@ -212,7 +213,7 @@ def scenario_line(plan: Plan, rent: str) -> str:
         f"{place_words(plan)} as {split_words(deployment)}" if deployment.gpus > 1 else place_words(plan),
         f"weights in {weights}",
         f"cache in {stored}",
-        f"{ENGINES[deployment.engine]}{version}",
+        f"{labels()[deployment.engine]}{version}",
         f"requests of up to {plural(deployment.context, 'token')}",
         *([rent] if rent else []),
     ]

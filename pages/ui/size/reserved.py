@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 from html import escape
 
 import streamlit as st
 
-from kvcore.deployment import Deployment
-from kvcore.engines.registry import engine_names
+from kvcore.engines.registry import engine_names, labels
 from kvcore.engines.reserve import Reservation, reserve
-from kvcore.errors import KVCoreError
 from kvcore.formats import KVFormat
-from kvcore.hardware.gpus import Accelerator, accelerator
-from kvcore.model import Model
-from kvcore.planning.launch import Command, launch
+from kvcore.hardware.gpus import accelerator
 from kvcore.scenario.scenario import Scenario
 from kvcore.sizing import SizeResult, resident_bytes
 from kvcore.units import format_bytes, parse_bytes
@@ -52,7 +47,7 @@ def section(chosen: Chosen, scenario: Scenario, kv: KVFormat, result: SizeResult
     aside, why = _aside(chosen, scenario, kv, reserved, result)
     widgets.row([remembered, aside, _reported(scenario, reserved)], key="trio_cards")
     _log(reserved)
-    _stored(chosen, scenario, result, reserved, why)
+    _stored(reserved, why)
 
 
 def _reserve(chosen: Chosen, scenario: Scenario, result: SizeResult, ranks: int) -> Reservation:
@@ -80,7 +75,7 @@ def _controls() -> None:
             "Engine",
             engine_names(),
             key="engine",
-            format_func=lambda name: text.ENGINES[name],
+            format_func=lambda name: labels()[name],
             required=True,
             width="stretch",
         )
@@ -100,7 +95,7 @@ def _controls() -> None:
 
 def _refusal(reserved: Reservation) -> Card:
     return Card(
-        label=f"Reserved by {text.ENGINES[reserved.engine]}",
+        label=f"Reserved by {labels()[reserved.engine]}",
         value="no figure",
         line=plain(text.refusal(reserved)),
         rule=reserved.versions,
@@ -120,7 +115,7 @@ def _aside(
     alone = reserved if scenario.tp == 1 else _reserve(chosen, scenario, result, 1)
     why = text.reasons(chosen.model, reserved, scenario.tp, alone)
     card = Card(
-        label=f"Reserved by {text.ENGINES[reserved.engine]}",
+        label=f"Reserved by {labels()[reserved.engine]}",
         value=format_bytes(layout.bytes_per_request),
         line=f"{rank} for a request of {layout.max_model_len:,} tokens, {limit}. {compared[:1].upper()}{compared[1:]}.",
         more=plain(" ".join(why[:2])),
@@ -130,11 +125,11 @@ def _aside(
 
 
 def _reported(scenario: Scenario, reserved: Reservation) -> Card:
-    name, capacity = text.ENGINES[reserved.engine], reserved.capacity
+    name, capacity = labels()[reserved.engine], reserved.capacity
     label = f"Reported by {name}"
     if capacity is None:
         return Card(label=label, value="no figure", line=plain(text.refusal(reserved)), rule=reserved.versions)
-    if text.shortfall(reserved):
+    if not capacity.starts:
         said = plain(text.short_of(reserved, scenario.budget))
         return Card(label=label, value="does not start", line=said, rule=reserved.versions)
     line = f"with {plain(scenario.budget)} on each rank: {text.requests_at_once(reserved)}"
@@ -148,11 +143,11 @@ def _log(reserved: Reservation) -> None:
     lines = reserved.capacity.log_lines if reserved.capacity else ()
     if lines:
         with st.container(key="trio_log", gap="xsmall"):
-            st.caption(f"What {text.ENGINES[reserved.engine]} will log:")
+            st.caption(f"What {labels()[reserved.engine]} will log:")
             st.code("\n".join(lines), language=None, wrap_lines=True)
 
 
-def _stored(chosen: Chosen, scenario: Scenario, result: SizeResult, reserved: Reservation, why: list[str]) -> None:
+def _stored(reserved: Reservation, why: list[str]) -> None:
     """How the engine stores it: why, groups, terms, command."""
     from pages.ui.concurrency import sections
     from pages.ui.size import sections as made
@@ -160,7 +155,7 @@ def _stored(chosen: Chosen, scenario: Scenario, result: SizeResult, reserved: Re
     layout = reserved.layout
     if layout is None:
         return
-    with st.expander(f"How {text.ENGINES[reserved.engine]} stores it"):
+    with st.expander(f"How {labels()[reserved.engine]} stores it"):
         stored, computed = st.columns([3, 2], gap="large")
         with stored:
             st.markdown("\n".join(f"- {plain(one)}" for one in [*why, *_always(reserved)]))
@@ -176,11 +171,7 @@ def _stored(chosen: Chosen, scenario: Scenario, result: SizeResult, reserved: Re
             )  # fmt: skip
         computed.html(_terms(reserved))
         st.caption("The command that asks for it:")
-        found = command(
-            chosen.model, reserved.engine, layout.max_model_len, _asked(scenario, result), scenario.tp,
-            accelerator(scenario.gpu), parse_bytes(scenario.budget),
-        )  # fmt: skip
-        sections.show(found)
+        sections.show(reserved.command)
 
 
 def _terms(reserved: Reservation) -> str:
@@ -198,23 +189,5 @@ def _terms(reserved: Reservation) -> str:
 
 
 def _always(reserved: Reservation) -> list[str]:
-    notes = reserved.layout.notes if reserved.layout else ()
-    return [f"Rules followed: {reserved.versions}.", *(note for note in notes if note.startswith("The rules of"))]
-
-
-@lru_cache(maxsize=128)
-def command(
-    model: Model, engine: str, length: int, kv_dtype: str, tp: int, gpu: Accelerator, kv_bytes: int
-) -> Command | str:
-    """The launch command, or why there is none: the screen's figures are those of the engine's own defaults."""
-    # llama.cpp's slots share one cache unless somebody says how many there are; a stated context keeps it so.
-    options = (("ctx_size", length),) if engine == "llama.cpp" else ()
-    try:
-        return launch(
-            model,
-            Deployment(
-                gpu=gpu, context=length, tp=tp, engine=engine, kv_dtype=kv_dtype, kv_bytes=kv_bytes, options=options
-            ),
-        )
-    except KVCoreError as problem:
-        return str(problem)
+    notes = reserved.layout.remarks if reserved.layout else ()
+    return [f"Rules followed: {reserved.versions}.", *(note.text for note in notes if note.kind == "rules")]

@@ -153,11 +153,11 @@ def how(model: Model, kv: KVFormat, result: SizeResult, source: int | None) -> N
 
 def _sums(result: SizeResult) -> str:
     """The terms as lines; those that only repeat the line above are left out."""
-    parts = [term for term in result.terms if term.name not in ("one request", "whole batch")]
-    repeats = set() if len(parts) > 1 else {"one request"}
+    parts = [term for term in result.terms if not term.id]
+    repeats = set() if len(parts) > 1 else {"request"}
     if result.batch == 1:
-        repeats.add("whole batch")
-    shown = [term for term in result.terms if term.name not in repeats]
+        repeats.add("batch")
+    shown = [term for term in result.terms if term.id not in repeats]
     lines = "".join(f"<strong>{escape(term.name)}</strong><p>{escape(term.formula)}</p>" for term in shown)
     return f"<div class='kv-terms'>{lines}</div>"
 

@@ -25,10 +25,14 @@ PART = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGroup:
-    """Layers that keep the same thing: how many, of which kind, in words, and their bytes for one request."""
+    """Layers that keep the same thing: how many, of which kind, in words, and their bytes for one request.
+
+    `what` is what they keep, and `words` the same with what it is made of.
+    """
 
     kind: str
     layers: int
+    what: str
     words: str
     bytes: int
     grows: bool
@@ -93,8 +97,8 @@ def answer(name: str, result: SizeResult) -> str:
 
 def groups(model: Model, tokens: int, kv: KVFormat, source: int | None) -> tuple[LayerGroup, ...]:
     """The model's layers by what they keep, those that hold most first."""
-    found: dict[tuple[str, str], list[int]] = {}
-    grows: dict[tuple[str, str], bool] = {}
+    found: dict[tuple[str, tuple[str, str]], list[int]] = {}
+    grows: dict[tuple[str, tuple[str, str]], bool] = {}
     for memory, count in model.groups:
         law = memory.growth(kv, source)
         key = (memory.kind, keeps(memory, source))
@@ -103,39 +107,40 @@ def groups(model: Model, tokens: int, kv: KVFormat, source: int | None) -> tuple
         entry[1] += count * law.at(tokens)
         grows[key] = bool(law.bytes_per_entry) and law.max_entries is None
     rows = [
-        LayerGroup(kind=kind, layers=count, words=words, bytes=size, grows=grows[kind, words])
-        for (kind, words), (count, size) in found.items()
-    ]
+        LayerGroup(
+            kind=kind, layers=count, what=kept[0], words=", ".join(filter(None, kept)), bytes=size,
+            grows=grows[kind, kept],
+        )
+        for (kind, kept), (count, size) in found.items()
+    ]  # fmt: skip
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
-def keeps(memory: Memory, source: int | None = None) -> str:
-    """What a layer with this memory keeps, as the end of `52 layers …`."""
+def keeps(memory: Memory, source: int | None = None) -> tuple[str, str]:
+    """What a layer with this memory keeps, as the end of `52 layers …`, and what that is made of or for."""
     if isinstance(memory, Attention):
         heads = f"{plural(memory.num_kv_heads, 'KV head')} of {memory.head_dim}"
         if memory.law == "sliding":
-            return f"keep the last {memory.limit:,} tokens, {heads}"
+            return f"keep the last {memory.limit:,} tokens", heads
         if memory.law == "chunked":
-            return f"keep the current chunk of at most {memory.limit:,} tokens, {heads}"
-        return f"keep every token, {heads}"
+            return f"keep the current chunk of at most {memory.limit:,} tokens", heads
+        return "keep every token", heads
     if isinstance(memory, Latent):
         numbers = f"{memory.kv_lora_rank} + {memory.qk_rope_head_dim} numbers"
         if memory.window is not None:
-            return f"keep one vector of {numbers} for each of the last {memory.window:,} tokens"
+            return f"keep one vector of {numbers} for each of the last {memory.window:,} tokens", ""
         each = "token" if memory.tokens_per_entry == 1 else f"{memory.tokens_per_entry} tokens"
-        return f"keep one latent vector of {numbers} for every {each}"
+        return f"keep one latent vector of {numbers} for every {each}", ""
     if isinstance(memory, Indexer):
-        return f"keep an index key of {memory.index_head_dim} numbers, to choose which tokens to read"
+        return f"keep an index key of {memory.index_head_dim} numbers", "to choose which tokens to read"
     if isinstance(memory, State):
-        return f"keep a state of fixed size ({memory.design}), whatever the length"
+        return f"keep a state of fixed size ({memory.design})", "whatever the length"
     if isinstance(memory, CrossAttention):
         tokens = memory.source_tokens if source is None else source
-        return f"keep the keys and values of {tokens:,} source tokens"
+        return f"keep the keys and values of {tokens:,} source tokens", ""
     if isinstance(memory, SharedCache):
-        return "keep nothing of their own: they read another layer's cache"
-    if isinstance(memory, NoMemory):
-        return f"keep nothing ({memory.reason})"
-    return ""
+        return "keep nothing of their own: they read another layer's cache", ""
+    return (f"keep nothing ({memory.reason})" if isinstance(memory, NoMemory) else ""), ""
 
 
 def where_sentence(model: Model, rows: tuple[LayerGroup, ...]) -> str:
@@ -147,10 +152,9 @@ def where_sentence(model: Model, rows: tuple[LayerGroup, ...]) -> str:
     top = holders[0]
     share = f"{top.bytes / total:.0%}".replace("100%", "nearly all")
     if len(holders) == 1:
-        what = top.words.split(",")[0]
         if top.layers == len(model.layers):
-            return f"All {plural(top.layers, 'layer')} {what}"
-        return f"{top.layers} of {len(model.layers)} layers {what}, the others nothing"
+            return f"All {plural(top.layers, 'layer')} {top.what}"
+        return f"{top.layers} of {len(model.layers)} layers {top.what}, the others nothing"
     step = _rhythm(model)
     if top.kind == "full" and step:
         return f"1 layer in {step} keeps every token, and these {top.layers} hold {share} of the bytes"
@@ -254,21 +258,6 @@ def origin(chosen: Chosen) -> str:
     return " · ".join(part for part in parts if part)
 
 
-ENGINES = {
-    "vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM", "llama.cpp": "llama.cpp", "ollama": "Ollama",
-    "transformers": "transformers",
-}  # fmt: skip
-# Notes that begin so say whose rules were followed, which the page says elsewhere.
-_RULES = "The rules of "
-# What an engine does with all layers of a kind and does not say in a note.
-_HABITS = {
-    ("llama.cpp", "sliding"): "Windows of all slots and one micro-batch have cells, in whole 256s.",
-    ("ollama", "sliding"): "Windows of all slots and one micro-batch have cells, in whole 256s.",
-    ("llama.cpp", "state"): "States are kept in 32 bits, for every slot.",
-    ("ollama", "state"): "States are kept in 32 bits, for every slot.",
-}
-
-
 def headline(resident: int, reserved: Reservation, budget: str) -> str:
     """The section's title: the three figures in a sentence."""
     title = "Three numbers for one model"
@@ -279,31 +268,31 @@ def headline(resident: int, reserved: Reservation, budget: str) -> str:
 
 
 def _reported(reserved: Reservation, budget: str) -> str:
-    if reserved.capacity is None or shortfall(reserved):
+    if reserved.capacity is None or not reserved.capacity.starts:
         return f"and {budget} is too little to start"
     word = "reported" if reserved.capacity.log_lines else "of room"
     return f"{reserved.capacity.kv_cache_size_tokens:,} tokens {word}"
 
 
 def shortfall(reserved: Reservation) -> int:
-    """The bytes that lack for the engine to start; 0 where it starts."""
+    """The bytes that lack for the engine to start; 0 where it starts, or where that is not known."""
     terms = reserved.capacity.terms if reserved.capacity else ()
-    return next((int(term.value) for term in terms if term.name == "shortfall"), 0)
+    return next((int(term.value) for term in terms if term.id == "shortfall"), 0)
 
 
 def short_of(reserved: Reservation, budget: str) -> str:
     """Why it does not start."""
     short, block = shortfall(reserved), reserved.layout.bytes_per_block if reserved.layout else None
-    # What lacks is a block or less only because vLLM keeps its null block back.
+    if not short:
+        return f"{budget} on each rank make no pool that serves a request"
+    # What lacks is a block or less only because the engine keeps one back.
     why = ": one block of the pool is never handed out" if block and short <= block else ""
     return f"with {budget} on each rank it is {format_bytes(short)} short{why}"
 
 
 def refusal(reserved: Reservation) -> str:
     """The sentence of a refusal, without the engine's name in front."""
-    said = reserved.refused.partition(": ")
-    text = said[2] if said[0].lower() in (reserved.engine, "llama.cpp") else reserved.refused
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{reserved.reason[:1].upper()}{reserved.reason[1:]}."
 
 
 def beside_resident(aside: int, resident: int, ranks: int) -> str:
@@ -331,17 +320,14 @@ def reasons(model: Model, reserved: Reservation, ranks: int, alone: Reservation)
     layout = reserved.layout
     if layout is None:
         return []
-    found = [note for note in layout.notes if not note.startswith(_RULES)]
-    found += [text for (name, kind), text in _HABITS.items() if name == layout.engine and _has(layout, kind)]
+    # Whose rules were followed is said elsewhere.
+    found = [note.text for note in layout.remarks if note.kind != "rules"]
+    found += layout.habits
     found += [text for text in (_padding(layout), _rounding(layout)) if text]
     found += [_fixed_part(group) for group in dict.fromkeys(layout.groups) if _takes_blocks(group)]
     if alone.layout is not None and layout.bytes_per_request * ranks > alone.layout.bytes_per_request:
         found += _copies(model, ranks)
     return list(dict.fromkeys(found))
-
-
-def _has(layout: Layout, kind: str) -> bool:
-    return any(group.kind == kind for group in layout.groups)
 
 
 def _padding(layout: Layout) -> str:
@@ -360,19 +346,19 @@ def _rounding(layout: Layout) -> str:
     """The part of the last block that is empty."""
     for group in layout.groups:
         rooms = (group.block_size or 0) * (group.blocks_per_request or 0)
-        if group.kind.startswith(("full", "latent")) and rooms > layout.max_model_len:
+        if group.kinds[0] in ("full", "latent") and rooms > layout.max_model_len:
             return f"Tokens are kept in blocks of {group.block_size:,}; the last one is partly empty."
     return ""
 
 
 def _takes_blocks(group: Group) -> bool:
-    return group.kind in ("state", "cross") and bool(group.block_size and group.blocks_per_request)
+    return group.kinds in (("state",), ("cross",)) and bool(group.block_size and group.blocks_per_request)
 
 
 def _fixed_part(group: Group) -> str:
     """What a state or a source takes of the pool's blocks."""
     blocks = group.blocks_per_request or 0
-    if group.kind == "state":
+    if group.kinds == ("state",):
         return f"Each group of states takes {blocks} whole block{'s' if blocks > 1 else ''} of the shared pool."
     return f"Cross-attention has room for {blocks * (group.block_size or 0):,} source tokens."
 

@@ -132,8 +132,13 @@ def title(mine: Facts, place: Server) -> str:
 
 def per_byte(value: float) -> str:
     """`1 operation`, `40.3 operations`."""
-    number = f"{value:,.1f}".removesuffix(".0") if value < 100 else f"{value:,.0f}"
+    number = _shown(value)
     return f"{number} operation{'' if number == '1' else 's'}"
+
+
+def _shown(value: float) -> str:
+    """A number of operations: `1`, `40.3`, `1,024`."""
+    return f"{value:,.1f}".removesuffix(".0") if value < 100 else f"{value:,.0f}"
 
 
 def numbers(mine: Facts, scenario: Scenario, place: Server) -> None:
@@ -150,7 +155,7 @@ def numbers(mine: Facts, scenario: Scenario, place: Server) -> None:
         ),
         Card(
             label="Arithmetic",
-            value=f"{per_byte(share.work.operations_per_byte).split()[0]} per byte" if share.work.bytes else "none",
+            value=f"{_shown(share.work.operations_per_byte)} per byte" if share.work.bytes else "none",
             line=_ridge_line(fastest, place),
         ),
         Card(

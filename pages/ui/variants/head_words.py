@@ -138,7 +138,7 @@ def title(block: Block, model: Model, source: int | None, alone: bool) -> tuple[
         return readers_words(block), where(block, model)
     if alone:
         return sharing(block, model) + _reach(block, source), where(block, model)
-    layers = where(block, model).removeprefix("in ")
+    layers = _layers(block, model)
     verb = "read" if isinstance(block.main, CrossAttention) else "keep"
     if block.layers == 1:
         verb += "s"
@@ -210,11 +210,16 @@ def readers_words(block: Block) -> str:
 
 def where(block: Block, model: Model) -> str:
     """In how many layers."""
+    return f"in {_layers(block, model)}"
+
+
+def _layers(block: Block, model: Model) -> str:
+    """How many layers."""
     total = len(model.layers)
     if block.layers == total:
-        words = f"in all {total:,} layers" if total > 1 else "in its one layer"
+        words = f"all {total:,} layers" if total > 1 else "its one layer"
     else:
-        words = f"in {block.layers:,} of {plural(total, 'layer')}"
+        words = f"{block.layers:,} of {plural(total, 'layer')}"
     if block.places > block.layers:
         each = block.places // block.layers
         words += ", twice in each" if each == 2 else f", {each} times in each"

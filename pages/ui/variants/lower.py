@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import streamlit as st
 
+from kvcore.engines.registry import labels
 from kvcore.formats import KV_FORMATS, KVFormat
 from kvcore.hardware.gpus import capacity_lines
 from kvcore.scenario.scenario import DEFAULT_MODEL, MAX_COMPARED, Scenario
@@ -23,7 +24,6 @@ from pages.ui import models, state, theme, widgets
 from pages.ui.lines import Line, growth_chart
 from pages.ui.models import Chosen, Refusal
 from pages.ui.size.sections import CAPACITIES
-from pages.ui.size.words import ENGINES
 from pages.ui.text import plain
 from pages.ui.variants import lessons as variant_lessons
 from pages.ui.variants import words
@@ -103,7 +103,7 @@ def _engines_of(lever_id: str, found: dict[str, Facts]) -> str:
     """The engines that lay out any of a lever's rungs on the ladder."""
     rungs = [one for one in found.values() if lever_id in _levers_of(one.rung)]
     names = dict.fromkeys(name for one in rungs for name in one.engines)
-    return ", ".join(ENGINES[name] for name in names) or f"none: {rungs[0].engines_lack}" if rungs else "–"
+    return ", ".join(labels()[name] for name in names) or f"none: {rungs[0].engines_lack}" if rungs else "–"
 
 
 def _engine_claims(one: Lever) -> tuple[tuple[str, Claim], ...]:

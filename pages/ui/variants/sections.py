@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvcore.engines.registry import labels
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import CapacityLine
 from kvcore.planning.room import Room, room
@@ -15,7 +16,6 @@ from kvcore.variants.ladder import SHIPPED, Ladder, Rung, ladder
 from kvcore.variants.trend import percent
 from pages.ui import theme, widgets
 from pages.ui.models import Chosen
-from pages.ui.size import words as engine_words
 from pages.ui.size.words import plural
 from pages.ui.text import plain
 from pages.ui.variants import bars as variant_charts
@@ -193,7 +193,7 @@ def _gain(one: Facts) -> list[str | tuple[str, str]]:
         format_bytes(one.share.work.read_bytes),
         (_per_second(one.together), f"cache alone {alone}") if one.together else alone,
         words.room_words(one.room),
-        ", ".join(engine_words.ENGINES[name] for name in one.engines) or f"none: {one.engines_lack}",
+        ", ".join(labels()[name] for name in one.engines) or f"none: {one.engines_lack}",
     ]
 
 

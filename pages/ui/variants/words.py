@@ -8,7 +8,7 @@ from fractions import Fraction
 from kvcore.model import Attention, Latent, Memory, Model, SharedCache, State
 from kvcore.planning.room import Room
 from kvcore.scenario.scenario import Scenario
-from kvcore.sources.catalogue import attention_label
+from kvcore.sources.catalogue import attention_kind, attention_label
 from kvcore.units import format_bytes, format_tokens
 from kvcore.variants.ladder import SHIPPED, Ladder, Rung
 from kvcore.variants.trend import attention_class
@@ -67,13 +67,12 @@ def short(rung: Rung) -> str:
 
 def shipped_words(model: Model) -> str:
     """What the model ships with: `GQA-8`, `MLA 512 + 64`, `sliding 5:1 + full`."""
-    words = attention_label(model)
-    main = _main(model)
-    if words == "GQA" and isinstance(main, Attention):
+    label, main = attention_label(model), _main(model)
+    if label == "GQA" and isinstance(main, Attention):
         return f"GQA-{main.num_kv_heads}"
-    if words.startswith("MLA") and isinstance(main, Latent):
-        return words.replace("MLA", f"MLA {main.kv_lora_rank} + {main.qk_rope_head_dim}", 1)
-    return words
+    if attention_kind(model) == "latent" and isinstance(main, Latent):
+        return attention_label(model, latent=f"MLA {main.kv_lora_rank} + {main.qk_rope_head_dim}")
+    return label
 
 
 def label(rung: Rung) -> str:
