@@ -13,6 +13,8 @@ from kvcore.engines.tensorrt_llm.log import TENSORRT_LLM_LOG
 from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, resolve_dtype, split_stages, stage_pools
 from kvcore.engines.tensorrt_llm.settings import (
     FREE_GPU_MEMORY_FRACTION,
+    MAX_BATCH_SIZE,
+    MAX_NUM_TOKENS,
     OPTIONS,
     VERSION,
     TensorRtLlmSettings,
@@ -26,10 +28,6 @@ from kvcore.ranks.rules import RankRules, Ways
 from kvcore.ranks.speculation import alone, speculator
 from kvcore.terms import Term
 from kvcore.units import GIB
-
-# max_batch_size and max_num_tokens of trtllm-serve where nobody says (1.4: commands/serve.py, builder.py).
-MAX_BATCH_SIZE = 2048
-MAX_NUM_TOKENS = 8192
 
 
 class TensorRtLlm(Engine):
