@@ -14,17 +14,15 @@ from math import hypot
 from statistics import median
 from typing import Any
 
+from benchmarks.overhead_fit import Case, cross_validate, fit
 from kvcore.deployment import Deployment
 from kvcore.engines.releases import release
 from kvcore.engines.vllm import VLLM
-from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
+from kvcore.engines.vllm.memory import GRAPHS_DEDUCTED, SPREAD, Fit, ends_gib, parts_gib, profile
+from kvcore.engines.vllm.tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower, tower
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.paths import DATA
-from kvcore.planning.overhead_fit import Case, cross_validate, fit
-from kvcore.planning.overhead_rule import SPREAD, Fit, ends_gib, parts_gib
-from kvcore.planning.overhead_shape import profile, shape
-from kvcore.planning.overhead_tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower
 from kvcore.ranks.weights import rank_weights
 from kvcore.sources import catalogue
 from kvcore.units import GIB
@@ -215,16 +213,15 @@ def _gpu(record: dict[str, Any]) -> Accelerator:
 
 def _start(record: dict[str, Any]) -> Start:
     model, deployment, logged = model_of(record), deployment_of(record), record["reported"]
-    own = shape(model, deployment.tp)
     # A tower that the catalogue's model of the same layers does not have.
-    towered = replace(own, tower=own.tower or replace(QWEN_VL, stated=False)) if record["multimodal"] else own
-    made = profile(model, deployment, made=towered)
+    reads = tower(model) or (replace(QWEN_VL, stated=False) if record["multimodal"] else None)
+    made = profile(model, deployment, reads=reads)
     weights = rank_weights(model, deployment, VLLM)[0]
     stated = logged.get("total_gpu_gib")
     total = stated or deployment.gpu.memory_bytes / GIB
     published = not record["weights_note"]
     predicted = weights.bytes / GIB
-    if made.shape.tower and lacks_tower(made.shape.tower, weights):
+    if made.tower and lacks_tower(made.tower, weights):
         predicted += UNSTATED_WEIGHTS.best
     held = predicted if published else logged["weights_gib"]
     driver = deployment.gpu.memory_bytes / GIB - stated if stated and record["gpu_id"] else None

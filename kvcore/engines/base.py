@@ -23,7 +23,10 @@ from kvcore.ranks.rules import Ranked, RankRules, Ways
 from kvcore.terms import Term
 
 if TYPE_CHECKING:
+    from kvcore.deployment import Deployment
     from kvcore.engines.command import Command
+    from kvcore.engines.overheads import Overheads
+    from kvcore.ranks.weights import RankWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +220,7 @@ class Engine(Ranked, Protocol):
     offload: str = ""
     plan_notes: tuple[str, ...] = ()
     log: LogRules = NO_LOG
+    overheads_by_stage: bool = False
 
     def settings(self, model: Model, asked: Request) -> Any:
         """What the engine makes of a request for a model, its own defaults for everything that is not said.
@@ -276,6 +280,19 @@ class Engine(Ranked, Protocol):
 
     def capacity(self, model: Model, settings: Any, kv_bytes: int) -> Capacity:
         """(c, d) Tokens and requests that fit in `kv_bytes` on each rank, and what the engine logs."""
+
+    def overheads(
+        self, model: Model, deployment: Deployment, settings: Any, weights: RankWeights, share: float
+    ) -> Overheads:
+        """What the fullest GPU of the pipeline stage of `weights` holds beside them and the cache.
+
+        `settings` are the deployment's, for a request of any length: the deployment's context counts. `share` is what
+        the engine takes of the memory. EngineError as the settings do.
+        """
+
+    def overhead_steps(self, settings: Any) -> tuple[int, ...]:
+        """Contexts after which overheads may be less than before; between them they never fall as contexts grow."""
+        return ()
 
     def launch(self, model: Model, deployment: Deployment, settings: Any) -> Command:
         """(e) The command that starts it so: what differs from its defaults, and what the deployment relies on.

@@ -197,6 +197,7 @@ def basis(model: Model, deployment: Deployment) -> Basis:
         if refused := check(model, deployment):
             return Basis(model=model, deployment=deployment, reason="split", refused=refused, limit=limit)
         made = chosen.pool(model, deployment, context)
+        settings = chosen.settings(model, deployment.at(context))
         loaded, share = loaded_weights(model, deployment), usable_share(model, deployment)
         check_known(model, deployment, loaded)
     except KVCoreError as refusal:
@@ -205,8 +206,9 @@ def basis(model: Model, deployment: Deployment) -> Basis:
         reason = "weights" if isinstance(refusal, PlanError) else "engine"
         return Basis(model=model, deployment=deployment, reason=reason, refused=str(refusal), limit=limit)
     ranges = PoolRanges(
-        model=model, deployment=deployment.at(context), loaded=loaded, share=share, longest=limit or MAX_TOKENS
-    )
+        model=model, deployment=deployment.at(context), loaded=loaded, share=share, settings=settings,
+        longest=limit or MAX_TOKENS,
+    )  # fmt: skip
     return Basis(model=model, deployment=deployment, cache=made, by_context=ranges, limit=limit)
 
 

@@ -10,13 +10,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from kvcore.deployment import Deployment
+from kvcore.engines.base import Engine
 from kvcore.engines.registry import engine
-from kvcore.engines.vllm.settings import V0_CHUNKS_ABOVE
 from kvcore.model.model import Model
-from kvcore.planning.overhead_engines import BY_STAGE
-from kvcore.planning.overheads import total_overheads
 from kvcore.planning.pools import Pool, left_for_cache, pools
 from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Range
@@ -37,19 +36,22 @@ class PoolRanges:
     deployment: Deployment
     loaded: tuple[RankWeights, ...]
     share: float
+    settings: Any
+    """The engine's, for a request of any length."""
     longest: int = MAX_TOKENS
     ranges: tuple[Span, ...] = ()
     """Contexts within which the pool does not grow: in each, what fits at a length fits at every shorter one."""
     _pools: tuple[Pool, ...] | None = None
     _told: dict[int, Sizes] = field(default_factory=dict)
     _points: dict[Span, tuple[list[int], list[Sizes]]] = field(default_factory=dict)
+    _engine: Engine = field(init=False)
     _alike: tuple[int, ...] = ()
     """For each stage the first of those whose overheads are the same."""
 
     def __post_init__(self) -> None:
+        self._engine = engine(self.deployment.engine)
         ends = {0, min(SHORT - 1, self.longest), self.longest}
-        if self.deployment.engine == "vllm" and engine("vllm").settings(self.model, self.deployment).older_core:
-            ends.add(min(V0_CHUNKS_ABOVE, self.longest))
+        ends.update(min(step, self.longest) for step in self._engine.overhead_steps(self.settings))
         self.ranges = tuple((first + 1, last) for first, last in pairwise(sorted(ends)))
         first: dict[object, int] = {}
         self._alike = tuple(first.setdefault(self._kind(one), stage) for stage, one in enumerate(self.loaded))
@@ -58,12 +60,14 @@ class PoolRanges:
     def pools(self) -> tuple[Pool, ...]:
         """The pools for the deployment's own context, with their terms."""
         if self._pools is None:
-            self._pools = pools(self.model, self.deployment, loaded=self.loaded, share=self.share)
+            self._pools = pools(
+                self.model, self.deployment, loaded=self.loaded, share=self.share, settings=self.settings
+            )
         return self._pools
 
     def _kind(self, weights: RankWeights) -> object:
         """What overheads see of a stage."""
-        if self.deployment.engine not in BY_STAGE:
+        if not self._engine.overheads_by_stage:
             return None
         ends = weights.stage == 0, weights.stage == len(self.loaded) - 1
         return ends, weights.bytes, weights.knowledge, weights.parts
@@ -100,7 +104,10 @@ class PoolRanges:
 
     def _made(self, context: int) -> Sizes:
         own = self.deployment.at(context)
-        totals = {stage: total_overheads(self.model, own, self.loaded[stage], self.share) for stage in set(self._alike)}
+        totals = {
+            stage: self._engine.overheads(self.model, own, self.settings, self.loaded[stage], self.share).total
+            for stage in set(self._alike)
+        }
         left = [
             left_for_cache(own, self.share, weights, totals[stage])
             for weights, stage in zip(self.loaded, self._alike, strict=True)

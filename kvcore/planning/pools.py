@@ -11,18 +11,19 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
+from typing import Any
 
 from kvcore.deployment import Deployment
+from kvcore.engines.overheads import AddedOverheads, Overheads
 from kvcore.engines.registry import engine
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.model import Model
-from kvcore.planning.overheads import Overheads, overheads
 from kvcore.ranks.speculation import speculator_bytes, with_speculator
 from kvcore.ranks.weights import RankWeights, rank_weights
 from kvcore.terms import Range, Term
 
-NO_OVERHEADS = Overheads(parts=(), total=Range.exactly(0), notes=())
+NO_OVERHEADS = AddedOverheads(parts=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +53,12 @@ def pools(
     *,
     loaded: tuple[RankWeights, ...] | None = None,
     share: float | None = None,
+    settings: Any = None,
 ) -> tuple[Pool, ...]:
     """One pool for each pipeline stage. Where `kv_bytes` was stated it is the pool, and nothing is estimated.
 
-    `loaded` are the weights of each stage and `share` is usable_share, where they are already there.
+    `loaded` are the weights of each stage, `share` is usable_share and `settings` are the engine's for a request of any
+    length, where they are already there.
     Raises PlanError where the weights are not known and no pool was stated, EngineError as the engine's settings do.
     """
     if loaded is None:
@@ -65,7 +68,13 @@ def pools(
     check_known(model, deployment, loaded)
     if share is None:
         share = usable_share(model, deployment)
-    return tuple(_pool(deployment, share, weights, overheads(model, deployment, weights, share)) for weights in loaded)
+    if settings is None:
+        settings = engine(deployment.engine).settings(model, deployment.at(max(1, deployment.context)))
+    chosen = engine(deployment.engine)
+    return tuple(
+        _pool(deployment, share, weights, chosen.overheads(model, deployment, settings, weights, share))
+        for weights in loaded
+    )
 
 
 def check_known(model: Model, deployment: Deployment, loaded: tuple[RankWeights, ...]) -> None:

@@ -14,7 +14,6 @@ from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.memories import Attention, Latent
 from kvcore.model.model import Model
 from kvcore.planning.basis import Basis, basis
-from kvcore.planning.overheads import total_overheads
 from kvcore.planning.pools import left_for_cache, loaded_weights, pools, usable_share
 from kvcore.planning.shards import Shard, shards
 from kvcore.ranks.weights import RankWeights
@@ -134,8 +133,12 @@ class Search:
         if not split.loaded:
             return tuple(pool.kv_bytes.low for pool in pools(self.model, deployment, loaded=split.loaded))
         share = usable_share(self.model, deployment)
+        chosen = engine(deployment.engine)
+        settings = chosen.settings(self.model, deployment)
         return tuple(
-            left_for_cache(deployment, share, weights, total_overheads(self.model, deployment, weights, share)).low
+            left_for_cache(
+                deployment, share, weights, chosen.overheads(self.model, deployment, settings, weights, share).total
+            ).low
             for weights in loaded_weights(self.model, deployment)
         )
 

@@ -37,6 +37,11 @@ class RankWeights:
     formula: str
     drafted: str = ""
 
+    @property
+    def lists_towers(self) -> bool:
+        """Whether what reads pictures or sound is among the parts."""
+        return any(name == TOWERS for name, _ in self.parts)
+
 
 def rank_weights(model: Model, deployment: Deployment, engine: Ranked) -> tuple[RankWeights, ...]:
     """One for each pipeline stage (for each GPU where the engine splits by layers); () where nothing is known.

@@ -11,13 +11,13 @@ from packaging.specifiers import SpecifierSet
 from kvcore.cli import main
 from kvcore.deployment import Deployment
 from kvcore.engines.llamacpp.settings import UBATCH_SIZE
+from kvcore.engines.overheads import Overheads
 from kvcore.engines.registry import engine, runs_on
 from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, MAX_NUM_TOKENS
+from kvcore.engines.vllm.memory import profile
 from kvcore.engines.vllm.settings import default_utilization
 from kvcore.hardware.gpus import accelerator, accelerators
 from kvcore.model.model import Model
-from kvcore.planning.overhead_shape import profile
-from kvcore.planning.overheads import Overheads, overheads
 from kvcore.planning.pools import usable_share
 from kvcore.planning.sharing import batched_tokens
 from kvcore.sources import catalogue
@@ -39,8 +39,13 @@ def started(gpu: str, engine: str = "vllm", version: str | None = None, **option
 
 
 def taken(model: Model, deployment: Deployment) -> Overheads:
+    return taken_of(model, deployment, usable_share(model, deployment))
+
+
+def taken_of(model: Model, deployment: Deployment, share: float) -> Overheads:
+    settings = of_engine(model, deployment)
     weights = rank_weights(model, deployment)[0]
-    return overheads(model, deployment, weights, usable_share(model, deployment))
+    return engine(deployment.engine).overheads(model, deployment, settings, weights, share)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +140,7 @@ def test_a_processor_counts_its_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "version", "share"),
+    ("name", "version", "share"),
     [
         ("vllm", None, 0.92),
         ("vllm", "0.20.0", 0.92),
@@ -143,18 +148,14 @@ def test_a_processor_counts_its_ranks() -> None:
         ("sglang", None, None),
     ],
 )
-def test_the_share_is_one_in_every_layer(engine: str, version: str | None, share: float | None) -> None:
+def test_the_share_is_one_in_every_layer(name: str, version: str | None, share: float | None) -> None:
     """What the driver keeps counts by the share of the memory that the pools are made with."""
-    model, deployment = catalogue.load(LLAMA_8B), started("h100-sxm", engine, version)
+    model, deployment = catalogue.load(LLAMA_8B), started("h100-sxm", name, version)
     found = usable_share(model, deployment)
     assert share is None or found == share == default_utilization(version)
     driver = next(part for part in taken(model, deployment).parts if part.name == "kept by the driver")
     assert f"× {found:g}" in driver.formula
-    whole = next(
-        part
-        for part in overheads(model, deployment, rank_weights(model, deployment)[0], 1.0).parts
-        if part.name == "kept by the driver"
-    )
+    whole = next(part for part in taken_of(model, deployment, 1.0).parts if part.name == "kept by the driver")
     assert driver.bytes.best == pytest.approx(whole.bytes.best * found, abs=2)
 
 

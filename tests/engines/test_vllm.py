@@ -14,7 +14,7 @@ from kvcore.engines.base import split_layers
 from kvcore.engines.releases import release
 from kvcore.engines.reserve import reserve
 from kvcore.engines.vllm import VLLM, VllmSettings
-from kvcore.engines.vllm.budget import pool
+from kvcore.engines.vllm.memory import pool
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model, model_from_config

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from kvcore.deployment import Deployment
+from kvcore.engines.overheads import AddedOverheads, Overhead
+from kvcore.engines.registry import NAMES, engine
 from kvcore.engines.vllm.settings import default_utilization
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import accelerator
-from kvcore.planning import pools as module
-from kvcore.planning.overheads import Overhead, Overheads
 from kvcore.planning.pools import loaded_weights, pools, usable_share
 from kvcore.ranks.weights import RankWeights
 from kvcore.sources.catalogue import entries, load
@@ -29,8 +29,9 @@ RANGE = Range(low=GIB, best=2 * GIB, high=4 * GIB)
 @pytest.fixture(autouse=True)
 def known_overheads(monkeypatch: pytest.MonkeyPatch) -> None:
     part = Overhead(name="activations", bytes=RANGE, formula="by hand")
-    made = Overheads(parts=(part,), total=RANGE, notes=("by hand",))
-    monkeypatch.setattr(module, "overheads", lambda *_: made)
+    made = AddedOverheads(parts=(part,), notes=("by hand",))
+    for name in NAMES:
+        monkeypatch.setattr(type(engine(name)), "overheads", lambda *_: made)
 
 
 def plain(name: str = "vllm", **changes: Any) -> Deployment:

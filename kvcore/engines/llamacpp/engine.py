@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvcore.deployment import Deployment, Request
 from kvcore.engines.base import Capacity, Engine, Group, Layout, Note
@@ -13,6 +13,7 @@ from kvcore.engines.llamacpp.caches import Cache, device_rates, make_caches
 from kvcore.engines.llamacpp.devices import HOST, layer_devices
 from kvcore.engines.llamacpp.launch import launch, room_for
 from kvcore.engines.llamacpp.log import LLAMACPP_LOG
+from kvcore.engines.llamacpp.memory import estimates, planned_cells
 from kvcore.engines.llamacpp.settings import (
     CELL_PADDING,
     OPTIONS,
@@ -27,6 +28,7 @@ from kvcore.engines.llamacpp.settings import (
     window_cells,
 )
 from kvcore.engines.llamacpp.slots import SlotPool, draft_notes
+from kvcore.engines.overheads import AddedOverheads, added
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.ranks.rules import RankRules
@@ -36,6 +38,9 @@ _HABITS = (
     ("sliding", "Windows of all slots and one micro-batch have cells, in whole 256s."),
     ("state", "States are kept in 32 bits, for every slot."),
 )
+if TYPE_CHECKING:
+    from kvcore.deployment import Deployment
+    from kvcore.ranks.weights import RankWeights
 
 
 class LlamaCpp(Engine):
@@ -142,6 +147,12 @@ class LlamaCpp(Engine):
         """The lines about its caches that llama.cpp logs with memory enough; EngineError as layout."""
         context = make_context(model, settings)
         return tuple(line for cache in make_caches(model, settings, context) for line in cache.lines())
+
+    def overheads(
+        self, model: Model, deployment: Deployment, settings: LlamaCppSettings, weights: RankWeights, share: float
+    ) -> AddedOverheads:
+        """See Engine.overheads."""
+        return added(estimates(model, deployment, settings, planned_cells(deployment)))
 
     def launch(self, model: Model, deployment: Deployment, settings: LlamaCppSettings) -> Command:
         """See Engine.launch: `llama-server`."""

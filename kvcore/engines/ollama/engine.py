@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvcore.deployment import Deployment, Request, as_options
 from kvcore.engines.base import Capacity, Engine, Layout, Note, Option, own_values
@@ -17,13 +17,19 @@ from kvcore.engines.llamacpp.architectures import architecture
 from kvcore.engines.llamacpp.engine import LLAMACPP
 from kvcore.engines.llamacpp.launch import launch_ollama, slots_for
 from kvcore.engines.llamacpp.log import OLLAMA_LOG
+from kvcore.engines.llamacpp.memory import estimates, planned_cells
 from kvcore.engines.llamacpp.settings import CACHE_TYPES, MAX_SLOTS, LlamaCppSettings, make_settings
 from kvcore.engines.llamacpp.slots import SlotPool, draft_notes
+from kvcore.engines.overheads import AddedOverheads, Estimate, added
 from kvcore.engines.releases import not_followed
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.terms import Term
+from kvcore.terms import Range, Term
 from kvcore.units import GIB, KIB, MIB
+
+if TYPE_CHECKING:
+    from kvcore.deployment import Deployment
+    from kvcore.ranks.weights import RankWeights
 
 VERSION = "fb307609"
 OPTIONS = (
@@ -38,6 +44,14 @@ OPTIONS = (
     Option(flag="--flash-attention", field="flash_attention", kind="text", help="OLLAMA_FLASH_ATTENTION",
            choices=("on", "off", "auto")),
 )  # fmt: skip
+# Ollama keeps this much of every GPU free (discover: gpuMinimumMemory, 457 MiB).
+_FREE_GIB = 457 / 1024
+_KEPT_FREE = Estimate(
+    name="kept free",
+    gib=Range(low=_FREE_GIB, best=_FREE_GIB, high=2 * _FREE_GIB),
+    formula="457 MiB of every GPU that Ollama does not use",
+)
+
 # Tokens of one request by the memory of all GPUs together, in GiB; 4,096 below.
 CONTEXT_BY_GIB = ((47, 262_144), (23, 32_768))
 LEAST_CONTEXT = 4096
@@ -157,6 +171,19 @@ class Ollama(Engine):
         """As llama.cpp's, with Ollama's own words before the lines of llama-server."""
         capacity = LLAMACPP.capacity(model, settings.server, kv_bytes)
         return replace(capacity, log_lines=(*_words(settings), *capacity.log_lines)) if capacity.log_lines else capacity
+
+    def overheads(
+        self, model: Model, deployment: Deployment, settings: OllamaSettings, weights: RankWeights, share: float
+    ) -> AddedOverheads:
+        """As llama.cpp's, and what Ollama leaves free; it chooses its batch by the context."""
+        try:
+            server = self.settings(model, deployment).server
+        except EngineError:
+            # No such server starts.
+            parts = estimates(model, deployment, LlamaCppSettings(), planned_cells(deployment))
+        else:
+            parts = estimates(model, deployment, server, server.ctx_size)
+        return added((*parts, _KEPT_FREE))
 
     def launch(self, model: Model, deployment: Deployment, settings: OllamaSettings) -> Command:
         """See Engine.launch: `ollama serve` with its environment, and a Modelfile."""

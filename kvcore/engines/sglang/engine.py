@@ -21,7 +21,7 @@ from kvcore.engines.sglang.cells import (
 from kvcore.engines.sglang.launch import launch
 from kvcore.engines.sglang.lines import log_lines
 from kvcore.engines.sglang.log import SGLANG_LOG
-from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
+from kvcore.engines.sglang.memory import mem_fraction_static, overheads, reserved_mib
 from kvcore.engines.sglang.pools import Need, Sizes, pool_sizes, request_need, window_too_wide
 from kvcore.engines.sglang.settings import (
     GPU_DEFAULTS,
@@ -64,6 +64,7 @@ class SGLang(Engine):
         "full: it is then computed again. --schedule-conservativeness sets how large that part is.",
     )
     offload = "--enable-hierarchical-cache --hicache-size"
+    overheads = staticmethod(overheads)
 
     def settings(self, model: Model, asked: Request) -> SglangSettings:
         """See Engine.settings; the longest request is the model's own limit unless said."""

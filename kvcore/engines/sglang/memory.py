@@ -7,17 +7,26 @@ Sources: SGLang 0.5.23, srt/arg_groups/memory_hook.py (the automatic share), srt
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from kvcore.engines.overheads import AddedOverheads, Estimate, added, driver, runtime
 from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.errors import EngineError
 from kvcore.model.memories import Latent, State
 from kvcore.model.model import Model
-from kvcore.terms import Term
+from kvcore.terms import Range, Term
+
+if TYPE_CHECKING:
+    from kvcore.deployment import Deployment
+    from kvcore.ranks.weights import RankWeights
 
 # Token counts at which prefill graphs are captured: (first, last, step); from 4,608 on in steps of 512.
 _PREFILL_SIZES = ((4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256))
 _LARGE_GPU_MIB = 60 * 1024
 _FLOOR_MIB = 10 * 1024
+# SGLang's, measured before its weights are loaded: of GPUs with links of their own and of others (two, four and eight
+# ranks, data/field/memory_sglang.jsonl).
+LINKED_RANKS, OTHER_RANKS = Range(low=0.8, best=1.7, high=2.6), Range(low=0.1, best=0.3, high=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +114,16 @@ def budget(
         Term(name="pools", formula=f"{free_now_bytes:,} − {slack:,} = {left:,} B", value=left, unit="B"),
     )
     return Budget(kv_bytes=left, terms=terms)
+
+
+def overheads(
+    model: Model, deployment: Deployment, settings: SglangSettings, weights: RankWeights, share: float
+) -> AddedOverheads:
+    """What comes off inside the share: the driver's part, the context and NCCL. Activations and graphs live outside."""
+    ranks = OTHER_RANKS if deployment.gpu.link_name is None else LINKED_RANKS
+    parts = tuple(
+        Estimate(name=part.name, gib=part.gib * share, formula=f"{part.formula}, × {share:g}")
+        for part in (driver(deployment), runtime(model, deployment, ranks))
+    )
+    note = "Activations and CUDA graphs live in the share that SGLang leaves free (mem_fraction_static)."
+    return added(parts, (note,))

@@ -10,6 +10,7 @@ from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Grou
 from kvcore.engines.command import Command
 from kvcore.engines.tensorrt_llm.launch import CONFIG, cache_config, launch
 from kvcore.engines.tensorrt_llm.log import TENSORRT_LLM_LOG
+from kvcore.engines.tensorrt_llm.memory import overheads
 from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, resolve_dtype, split_stages, stage_pools
 from kvcore.engines.tensorrt_llm.settings import (
     FREE_GPU_MEMORY_FRACTION,
@@ -49,6 +50,7 @@ class TensorRtLlm(Engine):
         "fit; MAX_UTILIZATION admits more and pauses some.",
     )
     offload = "kv_cache_config.host_cache_size"
+    overheads = staticmethod(overheads)
 
     def settings(self, model: Model, asked: Request) -> TensorRtLlmSettings:
         """See Engine.settings; the longest request is the model's own limit unless said."""

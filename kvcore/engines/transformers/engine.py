@@ -12,6 +12,7 @@ from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Grou
 from kvcore.engines.command import Command
 from kvcore.engines.transformers.launch import launch, room_for
 from kvcore.engines.transformers.layers import OWN_CODE, Held, held_layers, layer_bytes, request_bytes
+from kvcore.engines.transformers.memory import overheads
 from kvcore.engines.transformers.settings import OPTIONS, VERSION, TransformersSettings, make_settings
 from kvcore.errors import EngineError
 from kvcore.model.memories import State
@@ -36,6 +37,8 @@ class Transformers(Engine):
     on_processors = True
     rules = RankRules(whole_layers=True, keeps_32_bits=True)
     step_memory = False
+    overheads_by_stage = True
+    overheads = staticmethod(overheads)
 
     def settings(self, model: Model, asked: Request) -> TransformersSettings:
         """See Engine.settings; the longest request is the model's own limit unless said."""

@@ -15,12 +15,14 @@ from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
 from kvcore.engines.vllm.launch import launch
 from kvcore.engines.vllm.log import VLLM_LOG
+from kvcore.engines.vllm.overheads import overheads
 from kvcore.engines.vllm.packed import counted_blocks, is_packed, is_slotted, packed_groups, slotted_bytes
 from kvcore.engines.vllm.settings import (
     ALL_GROUPS_LOGGED,
     CPU_NAMED,
     NULL_BLOCK_LEFT_OUT,
     ONE_LINE_LOGGED,
+    V0_CHUNKS_ABOVE,
     VERSION,
     VllmSettings,
     default_utilization,
@@ -68,6 +70,8 @@ class Vllm(Engine):
         "computed again. max_num_seqs at the worst case rules that out.",
     )
     offload = "--kv-offloading-size"
+    overheads_by_stage = True
+    overheads = staticmethod(overheads)
 
     def settings(self, model: Model, asked: Request) -> VllmSettings:
         """See Engine.settings; the longest request is the model's own limit unless said."""
@@ -248,6 +252,10 @@ class Vllm(Engine):
             f"({round(layout.bytes_per_request / GIB, 2)} GiB KV cache is needed, which is larger than the available "
             f"KV cache memory ({round(usable_bytes / GIB, 2)} GiB).{hint}"
         )
+
+    def overhead_steps(self, settings: VllmSettings) -> tuple[int, ...]:
+        """See Engine.overhead_steps."""
+        return (V0_CHUNKS_ABOVE,) if settings.older_core else ()
 
     def launch(self, model: Model, deployment: Deployment, settings: VllmSettings) -> Command:
         """See Engine.launch: `vllm serve`."""

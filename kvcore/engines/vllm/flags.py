@@ -8,6 +8,7 @@ from kvcore.deployment import Request
 from kvcore.engines.base import Option, longest_request, own_values
 from kvcore.engines.releases import followed, release
 from kvcore.engines.vllm.settings import CPU_VERSION, V1_ONLY_FROM, VERSION, VllmSettings, has_small_defaults
+from kvcore.engines.vllm.tower import tower
 from kvcore.model.model import Model
 from kvcore.ranks.parts import prediction_head
 
@@ -95,8 +96,6 @@ def make_settings(model: Model, asked: Request) -> VllmSettings:
 
 
 def _pictures(model: Model) -> Literal["none", "tokens", "cross"]:
-    from kvcore.planning.overhead_tower import tower
-
     made = tower(model)
     return "none" if made is None else "cross" if made.crosses else "tokens"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvcore.engines.log import F, Kind, LogReading, LogRules, N, Pattern, amount, pattern
 from kvcore.engines.releases import release
-from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
+from kvcore.engines.vllm.memory import GRAPHS_DEDUCTED
 from kvcore.engines.vllm.settings import ALL_GROUPS_LOGGED, CPU_VERSION, VERSION, VllmSettings
 from kvcore.errors import EngineError
 from kvcore.model.memories import Attention, Indexer, Latent, State

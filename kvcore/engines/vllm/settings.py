@@ -41,6 +41,14 @@ _BOUNDS = {
 }  # fmt: skip
 
 
+class Batch(NamedTuple):
+    """Tokens and sequences of a step; `chunked` where the older core prefills in chunks without being asked to."""
+
+    tokens: int
+    sequences: int
+    chunked: bool
+
+
 class BatchDefaults(NamedTuple):
     """max_num_batched_tokens and max_num_seqs of `vllm serve` on devices of `gib` GiB and more."""
 
@@ -151,21 +159,28 @@ class VllmSettings:
     @property
     def batched_tokens(self) -> int:
         """max_num_batched_tokens: as asked for, else as `vllm serve` of this release defaults it."""
-        if self.max_num_batched_tokens is not None:
-            return self.max_num_batched_tokens
-        if self.older_core:
-            return self._older_tokens()
-        tokens, sequences = self._defaults()
-        if release(self.version) >= _TOKENS_WITHIN_REQUESTS:
-            return min(tokens, (self.max_num_seqs or sequences) * self.max_model_len)
-        return tokens
+        return self.batch(self.max_model_len).tokens
 
     @property
     def sequences(self) -> int:
         """max_num_seqs: as asked for, else the release's default, of which each has a token in a step."""
+        return self.batch(self.max_model_len).sequences
+
+    def batch(self, max_model_len: int) -> Batch:
+        """Tokens and sequences of a step, what is not asked for by the release's default, with this max_model_len."""
+        stated, chunked = self.max_num_batched_tokens, False
+        if self.older_core:
+            sequences = V0_SEQUENCES
+            tokens, chunked = (stated, False) if stated is not None else self._older_tokens(max_model_len)
+        else:
+            tokens, sequences = self._defaults()
+            if stated is not None:
+                tokens = stated
+            elif release(self.version) >= _TOKENS_WITHIN_REQUESTS:
+                tokens = min(tokens, (self.max_num_seqs or sequences) * max_model_len)
         if self.max_num_seqs is not None:
-            return self.max_num_seqs
-        return min(V0_SEQUENCES if self.older_core else self._defaults()[1], self.batched_tokens)
+            return Batch(tokens, self.max_num_seqs, chunked)
+        return Batch(tokens, min(sequences, tokens), chunked)
 
     @property
     def has_larger_defaults(self) -> bool:
@@ -183,23 +198,16 @@ class VllmSettings:
         ranks = self.tensor_parallel_size * self.pipeline_parallel_size
         return (2048 * ranks, 128 * ranks) if release(self.version) >= _CPU_RANKS_COUNTED else (2048, 32)
 
-    @property
-    def chunks_by_itself(self) -> bool:
-        """Whether the older core prefills in chunks without being asked to: long contexts of text only."""
-        long = self.max_num_batched_tokens is None and self.max_model_len > V0_CHUNKS_ABOVE
-        return self.older_core and long and self.pictures == "none" and self._chunk > 0
-
-    @property
-    def _chunk(self) -> int:
-        return next(tokens for first, tokens in _V0_CHUNKS if release(self.version) >= first)
-
-    def _older_tokens(self) -> int:
-        if self.chunks_by_itself:
-            return self._chunk
+    def _older_tokens(self, max_model_len: int) -> tuple[int, bool]:
+        """Tokens of a step of the older core, and whether it prefills in chunks of them without being asked to."""
+        found = release(self.version)
+        chunk = next(tokens for first, tokens in _V0_CHUNKS if found >= first)
+        if chunk and max_model_len > V0_CHUNKS_ABOVE and self.pictures == "none":
+            return chunk, True
         least = V0_TOKENS_AT_LEAST
         if self.pictures != "none":
-            least = next(tokens for first, tokens in _V0_PICTURES if release(self.version) >= first)
-        return max(self.max_model_len, least)
+            least = next(tokens for first, tokens in _V0_PICTURES if found >= first)
+        return max(max_model_len, least), False
 
     @property
     def in_flight_tokens(self) -> int:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvcore.model.model import Model
-from kvcore.ranks.weights import TOWERS, RankWeights
 from kvcore.sources import catalogue
 from kvcore.terms import Range
+
+if TYPE_CHECKING:
+    from kvcore.ranks.weights import RankWeights
 
 _CONFIGS = ("vision_config", "audio_config")
 _INSIDE = ("text_config.", "thinker_config.", "llm_config.", "language_config.")
@@ -65,8 +67,7 @@ def kept_tokens(made: Tower, items: int, version: tuple[int, ...]) -> int:
 
 def lacks_tower(made: Tower, weights: RankWeights) -> bool:
     """Whether a tower that nobody described is missing from estimated weights; a checkpoint's own bytes have it."""
-    listed = any(name == TOWERS for name, _ in weights.parts)
-    return not made.stated and not listed and weights.knowledge == "estimated"
+    return not made.stated and not weights.lists_towers and weights.knowledge == "estimated"
 
 
 def tower(model: Model) -> Tower | None:

@@ -11,8 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import ceil, sqrt
 
-from kvcore.planning.overhead_rule import SPREAD, Coefficients, Fit, graph_terms, parts_gib, spread_gib, tower_peak_gib
-from kvcore.planning.overhead_shape import Profile
+from kvcore.engines.vllm.memory import (
+    SPREAD,
+    Coefficients,
+    Fit,
+    Profile,
+    graph_terms,
+    parts_gib,
+    spread_gib,
+    tower_peak_gib,
+)
 
 # Relative and absolute error that an equation is expected to have, in the least squares.
 _EQUATION_SHARE, _EQUATION_GIB = 0.05, 0.1
@@ -152,7 +160,7 @@ def _equations(case: Case, rule: Coefficients) -> list[tuple[list[float], float,
     per_logit = "sorting" if profile.sorts else "sampling"
     sampler = getattr(rule, per_logit) * profile.logits_gib + profile.hidden_gib
     known = profile.workspace_gib
-    made = profile.shape.tower
+    made = profile.tower
     layer = profile.forward_gib + profile.unpacked_gib
     if made and tower_peak_gib(rule, profile) >= max(rule.forward * layer, sampler):
         peak = {"encoder": profile.tower_gib}
