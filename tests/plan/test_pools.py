@@ -9,7 +9,7 @@ import pytest
 
 from kvcore.deployment import Deployment
 from kvcore.engines.overheads import AddedOverheads, Overhead
-from kvcore.engines.registry import NAMES, engine
+from kvcore.engines.registry import engine, engine_names
 from kvcore.engines.vllm.settings import default_utilization
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import accelerator
@@ -30,7 +30,7 @@ RANGE = Range(low=GIB, best=2 * GIB, high=4 * GIB)
 def known_overheads(monkeypatch: pytest.MonkeyPatch) -> None:
     part = Overhead(name="activations", bytes=RANGE, formula="by hand")
     made = AddedOverheads(parts=(part,), notes=("by hand",))
-    for name in NAMES:
+    for name in engine_names():
         monkeypatch.setattr(type(engine(name)), "overheads", lambda *_: made)
 
 
