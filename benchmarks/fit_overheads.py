@@ -19,7 +19,7 @@ from kvcore.deployment import Deployment
 from kvcore.engines.releases import release
 from kvcore.engines.vllm import VLLM
 from kvcore.engines.vllm.memory import GRAPHS_DEDUCTED, SPREAD, Fit, ends_gib, parts_gib, profile
-from kvcore.engines.vllm.tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower, tower
+from kvcore.engines.vllm.tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.paths import DATA
@@ -214,7 +214,7 @@ def _gpu(record: dict[str, Any]) -> Accelerator:
 def _start(record: dict[str, Any]) -> Start:
     model, deployment, logged = model_of(record), deployment_of(record), record["reported"]
     # A tower that the catalogue's model of the same layers does not have.
-    reads = tower(model) or (replace(QWEN_VL, stated=False) if record["multimodal"] else None)
+    reads = model.tower or (replace(QWEN_VL, stated=False) if record["multimodal"] else None)
     made = profile(model, deployment, reads=reads)
     weights = rank_weights(model, deployment, VLLM)[0]
     stated = logged.get("total_gpu_gib")

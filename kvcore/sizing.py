@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvcore.errors import UnitError
 from kvcore.formats import KVFormat
-from kvcore.model.memories import Attention, CrossAttention, Growth, Indexer, Kind, Latent, Memory, State
+from kvcore.model.memories import PAIR, Factor, Growth, Kind, Memory
 from kvcore.model.model import Knowledge, Model
 from kvcore.records import Record, table
 from kvcore.terms import Term
@@ -227,7 +227,7 @@ def _reach(law: Growth, tokens: int) -> str:
 
 
 def _notes(model: Model, tokens: int, kv: KVFormat) -> tuple[str, ...]:
-    notes = list(model.reading.notes)
+    notes = list(model.notes)
     if model.context_limit is not None and tokens > model.context_limit:
         notes.append(f"{tokens:,} tokens is beyond this model's limit of {model.context_limit:,}.")
     if any(law.tokens_per_entry > 1 for law, _ in growth_laws(model, kv)):
@@ -305,17 +305,6 @@ def projections(tokens: int) -> tuple[int, int]:
     return tokens, tokens * (tokens + 1) // 2
 
 
-_PAIR = "(K and V)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factor:
-    """One factor of a product: its value as text, and what it counts."""
-
-    value: str
-    what: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """What all memories of one form cost together: `factors` multiply to `bytes` for each `per`.
@@ -343,12 +332,9 @@ def token_steps(model: Model, kv: KVFormat, source_tokens: int | None = None) ->
         law = memory.growth(kv, source_tokens)
         each = law.bytes_per_entry or law.constant_bytes
         count = Factor(value=f"{layers}", what="layer" if layers == 1 else "layers")
-        own = _factors(memory, kv)
+        own = memory.factors(kv, source_tokens)
         # "2 (K and V)" reads first, as in the formula that people know.
-        factors = (own[0], count, *own[1:]) if own and own[0].what == _PAIR else (count, *own)
-        if isinstance(memory, CrossAttention):
-            source = memory.source_tokens if source_tokens is None else source_tokens
-            factors = (*factors, Factor(value=f"{source:,}", what="source tokens"))
+        factors = (own[0], count, *own[1:]) if own[0].what == PAIR else (count, *own)
         per = "request"
         if law.bytes_per_entry:
             per = "token" if law.tokens_per_entry == 1 else f"{law.tokens_per_entry} tokens"
@@ -365,43 +351,3 @@ def token_steps(model: Model, kv: KVFormat, source_tokens: int | None = None) ->
             )
         )
     return tuple(steps)
-
-
-def _factors(memory: Memory, kv: KVFormat) -> tuple[Factor, ...]:
-    if isinstance(memory, Attention):
-        return _head_factors(memory.num_kv_heads, memory.head_dim, memory.v_head_dim, kv)
-    if isinstance(memory, CrossAttention):
-        return _head_factors(memory.num_kv_heads, memory.head_dim, memory.head_dim, kv)
-    if isinstance(memory, Latent):
-        widths = f"({memory.kv_lora_rank} + {memory.qk_rope_head_dim})"
-        if kv.packed_latent or kv.k.scope != "tensor":
-            return (Factor(value=f"{memory.entry_bytes(kv):,}", what=f"bytes for {widths} numbers, scales included"),)
-        return (Factor(value=widths, what="numbers, latent and position"), _bytes_a_number(kv.k.bits))
-    if isinstance(memory, Indexer):
-        return (Factor(value=f"{memory.entry_bytes()}", what=f"bytes for an index key of {memory.index_head_dim}"),)
-    if isinstance(memory, State):
-        return (Factor(value=f"{memory.bytes:,}", what=f"bytes of {memory.design} state"),)
-    return ()
-
-
-def _head_factors(heads: int, k_width: int, v_width: int, kv: KVFormat) -> tuple[Factor, ...]:
-    head = Factor(value=f"{heads}", what="KV head" if heads == 1 else "KV heads")
-    plain = kv.k.scope == "tensor" and kv.k == kv.v
-    if plain and k_width == v_width:
-        return (
-            Factor(value="2", what=_PAIR),
-            head,
-            Factor(value=f"{k_width}", what="numbers a head"),
-            _bytes_a_number(kv.k.bits),
-        )
-    if plain:
-        widths = Factor(value=f"({k_width} + {v_width})", what="numbers of K and V")
-        return (head, widths, _bytes_a_number(kv.k.bits))
-    # Scales, or K and V stored differently: the two rows are added up in bytes.
-    row = kv.kv_bytes(heads, k_width, v_width)
-    return (Factor(value=f"{row:,}", what=f"bytes for K and V of {heads} heads, scales included"),)
-
-
-def _bytes_a_number(bits: float) -> Factor:
-    size = bits / 8
-    return Factor(value=f"{size:g}", what="byte" if size == 1 else "bytes")

@@ -9,11 +9,13 @@ from typing import Any
 import gguf
 import pytest
 
+from kvcore.engines.base import Common
+from kvcore.engines.registry import NAMES, engine
 from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.engines.sglang.states import state_parts
 from kvcore.engines.vllm.settings import VllmSettings
 from kvcore.engines.vllm.specs import state_bytes as vllm_state_bytes
-from kvcore.errors import ConfigError, UnknownLayoutError
+from kvcore.errors import ConfigError, EngineError, UnknownLayoutError
 from kvcore.formats import kv_format
 from kvcore.model import Indexer, Latent, Model, NoMemory, SharedCache, State
 from kvcore.model.gguf import model_from_gguf
@@ -332,3 +334,18 @@ def test_architectures_are_llama_cpps_names() -> None:
         "talkie", "hrm_text", "gptoss",
     }  # fmt: skip
     assert set(ARCHITECTURES) - newer <= set(gguf.MODEL_ARCH_NAMES.values())
+
+
+@pytest.mark.parametrize(("model_id", "architecture", "mapping"), CONVERTED, ids=[row[0] for row in CONVERTED])
+def test_every_engine_answers_or_refuses(model_id: str, architecture: str, mapping: Any) -> None:
+    """States have two sides in a GGUF file (inner width, state size) and three in a config.json: both are split."""
+    raw = config(model_id)
+    found = read(architecture, mapping(GEMMA3 | raw.get("text_config", raw)))
+    for name in NAMES:
+        for ranks in (1, 2):
+            chosen = engine(name)
+            try:
+                settings = chosen.settings(found, Common(max_model_len=2048, tp=ranks), {})
+                assert chosen.layout(found, settings).bytes_per_request > 0
+            except EngineError as refusal:
+                assert str(refusal).partition(":")[0] in (name, "llama.cpp")

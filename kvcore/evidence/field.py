@@ -23,7 +23,7 @@ from kvcore.errors import EngineError, KVCoreError
 from kvcore.formats import KVFormat, kv_format
 from kvcore.logs.predict import longest_that_fits, read_back
 from kvcore.model import Model, model_from_config, parse_config
-from kvcore.model.memories import Attention, Indexer, Latent
+from kvcore.model.memories import Indexer, Latent
 from kvcore.paths import DATA
 from kvcore.units import MIB
 
@@ -377,8 +377,8 @@ def _row_bytes(model: Model, kv: KVFormat, layout: str) -> int:
         model = variant(model, "mha")
     total = 0
     for memory, count in model.kept:
-        if isinstance(memory, Attention):
-            total += count * kv.kv_bytes(memory.num_kv_heads, memory.head_dim, memory.v_head_dim)
+        if memory.attends and memory.kv_heads:
+            total += count * kv.kv_bytes(memory.kv_heads, memory.key_width, memory.value_width)
         elif isinstance(memory, Latent) and (layout != "windows" or memory.window is not None):
             total += count * kv.k.row_bytes(1, memory.width)
             if layout == "latent and transposed":

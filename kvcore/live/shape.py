@@ -13,7 +13,7 @@ from typing import Any
 
 from kvcore.errors import KVCoreError, LiveError
 from kvcore.formats import KVFormat, kv_format
-from kvcore.model import Attention, Latent, Memory, Model, model_from_config
+from kvcore.model import Attention, Model, model_from_config
 from kvcore.model.keys import Keys
 from kvcore.sources import catalogue
 from kvcore.units import parse_tokens
@@ -198,16 +198,11 @@ def model_of(shape: LiveShape) -> Model:
     model = replace(model_from_config(raw, shape.name), context_limit=shape.context_limit)
     if shape.is_latent:
         model = variants.variant(model, f"mla:{shape.kv_lora_rank}+{shape.qk_rope_head_dim}")
-    layers = tuple((_windowed(layer[0], window),) for layer, window in zip(model.layers, shape.windows, strict=True))
+    layers = tuple(
+        (layer[0] if window is None else layer[0].with_window(window),)
+        for layer, window in zip(model.layers, shape.windows, strict=True)
+    )
     return replace(model, name=shape.name, layers=layers)
-
-
-def _windowed(memory: Memory, window: int | None) -> Memory:
-    if window is None:
-        return memory
-    if isinstance(memory, Latent):
-        return replace(memory, window=window)
-    return replace(memory, limit=window, law="sliding") if isinstance(memory, Attention) else memory
 
 
 def _grouped(shape: LiveShape, kv_heads: int) -> LiveShape:
@@ -246,7 +241,7 @@ def _read(raw: Mapping[str, Any], name: str) -> LiveShape:
     if model.model_type not in FAMILIES or raw.get("model_type") != model.model_type:
         stated = str(raw.get("model_type"))[:60]
         raise LiveError(f"{shown}: models of type {stated!r} cannot run live; those that can are {', '.join(FAMILIES)}")
-    kept = [layer[0] for layer in model.layers if len(layer) == 1 and isinstance(layer[0], Attention)]
+    kept = [layer[0] for layer in model.layers if len(layer) == 1]
     attention = [one for one in kept if isinstance(one, Attention) and one.law != "chunked"]
     widths = {(one.num_kv_heads, one.head_dim, one.v_head_dim) for one in attention}
     if len(attention) != len(model.layers) or len(widths) != 1:

@@ -135,7 +135,8 @@ def scenario_of(reading: LogReading, model: Model | None, model_reference: str |
     from kvcore.sources import catalogue
 
     changes: dict[str, Any] = {}
-    entry = catalogue.find(model.name) if model is not None else None
+    # A file of the user's may have the name of a catalogued model and say something else.
+    entry = catalogue.find(model.name) if model is not None and model.files is None else None
     if entry is not None:
         changes["model"] = entry.model_id
     elif model is not None and model_reference:

@@ -16,6 +16,8 @@ from kvcore.model.gguf_layers import ARCHITECTURES, Facts, GGUFKeys, read_layers
 from kvcore.model.keys import MAX_LAYERS
 from kvcore.model.memories import Attention, Memory
 from kvcore.model.model import Experts, Knowledge, Model, Reading, WeightPart
+from kvcore.model.readers.shape import other_query_heads
+from kvcore.model.rope import gguf_rope_scalings
 
 __all__ = ["GGUFHeader", "HeaderCutOffError", "gguf_metadata", "model_from_gguf", "model_from_header"]
 
@@ -134,9 +136,12 @@ def _model(
         context_limit=context or None,
         model_dtype="fp16",
         experts=experts,
+        rope=gguf_rope_scalings(keys),
         weights=weight_parts(header.tensors, facts.blocks, experts, used) if whole else (),
         checkpoint_format=header.quantisation,
         checkpoint_bytes=header.weight_bytes if whole else None,
+        other_query_heads=other_query_heads(keys, heads),
+        container="gguf",
         knowledge=knowledge,
         reading=_reading(header, keys),
     )

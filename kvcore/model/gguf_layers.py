@@ -23,7 +23,9 @@ from kvcore.model.memories import (
     NoMemory,
     SharedCache,
     State,
+    StateDesign,
     StatePart,
+    StateTensor,
 )
 
 
@@ -339,14 +341,14 @@ _SSM_NAMES = ("conv_kernel", "inner_size", "state_size", "time_step_rank", "grou
 _SSM_KEYS = tuple(f"ssm.{name}" for name in _SSM_NAMES)
 
 
-def _parts(design: str, conv: tuple[int, int], *state: int) -> State:
+def _parts(design: StateDesign, conv: tuple[int, int], *state: int) -> State:
     """A state in 32-bit floats: a convolution's last columns, and what recurs."""
-    parts = [StatePart(name="convolution", shape=conv, element_bytes=4)] if conv[1] > 0 else []
-    parts += [StatePart(name="state", shape=state, element_bytes=4)] if state else []
+    parts = [StatePart(name=StateTensor.CONVOLUTION, shape=conv, element_bytes=4)] if conv[1] > 0 else []
+    parts += [StatePart(name=StateTensor.STATE, shape=state, element_bytes=4)] if state else []
     return State(design=design, parts=tuple(parts))
 
 
-def _ssm(design: str, grouped: bool) -> Callable[[GGUFKeys, Facts], State]:
+def _ssm(design: StateDesign, grouped: bool) -> Callable[[GGUFKeys, Facts], State]:
     """Mamba and gated delta nets: d_state numbers a channel; the convolution also runs over the groups' B and C."""
 
     def read(keys: GGUFKeys, facts: Facts) -> State:
@@ -362,28 +364,34 @@ def _kda(keys: GGUFKeys, facts: Facts) -> State:
     heads, width = max(facts.heads), keys.integer("kda.head_dim", high=2**14)
     keys.know("kda.safe_gate", "kda.gate_lower_bound")
     kernel = keys.integer("ssm.conv_kernel", low=0, high=1024) or 4
-    return _parts("Kimi delta attention", (3 * heads * width, kernel - 1), heads, width, width)
+    return _parts(StateDesign.KIMI_DELTA, (3 * heads * width, kernel - 1), heads, width, width)
 
 
 def _linear(keys: GGUFKeys, facts: Facts) -> State:
-    return _parts("Linear attention", (0, 0), max(facts.heads), facts.full[0], facts.full[0])
+    return _parts(StateDesign.LINEAR, (0, 0), max(facts.heads), facts.full[0], facts.full[0])
 
 
 def _conv(keys: GGUFKeys, facts: Facts) -> State:
-    return _parts("Short convolution", (facts.width, keys.integer("shortconv.l_cache", high=1024) - 1))
+    return _parts(StateDesign.SHORT_CONVOLUTION, (facts.width, keys.integer("shortconv.l_cache", high=1024) - 1))
 
 
 def _rwkv(keys: GGUFKeys, facts: Facts) -> State:
     head, shifts = keys.integer("wkv.head_size", high=2**14), keys.integer("token_shift_count", default=2, high=64)
     shape = (facts.width // head, head, head) if facts.width % head == 0 else (facts.width, head)
-    shifted = StatePart(name="shifted tokens", shape=(shifts, facts.width), element_bytes=4)
-    return State(design="RWKV", parts=(shifted, StatePart(name="wkv", shape=shape, element_bytes=4)))
+    shifted = StatePart(name=StateTensor.SHIFTED_TOKENS, shape=(shifts, facts.width), element_bytes=4)
+    wkv = StatePart(name=StateTensor.WKV, shape=shape, element_bytes=4)
+    return State(design=StateDesign.RWKV, parts=(shifted, wkv))
 
 
 STATES: dict[str, Callable[[GGUFKeys, Facts], State]] = {
-    "mamba1": _ssm("Mamba 1", False), "mamba2": _ssm("Mamba 2", True), "delta": _ssm("Gated delta net", True),
-    "kda": _kda, "linear": _linear, "conv": _conv, "rwkv": _rwkv,
-}  # fmt: skip
+    "mamba1": _ssm(StateDesign.MAMBA_1, False),
+    "mamba2": _ssm(StateDesign.MAMBA_2, True),
+    "delta": _ssm(StateDesign.GATED_DELTA_NET, True),
+    "kda": _kda,
+    "linear": _linear,
+    "conv": _conv,
+    "rwkv": _rwkv,
+}
 
 
 def _share(keys: GGUFKeys, rule: Architecture, facts: Facts, stack: Stack) -> Stack:
@@ -420,10 +428,7 @@ def _add_indexers(keys: GGUFKeys, rule: Architecture, facts: Facts, stack: Stack
     )
     keys.notes.append(_INDEX_NOTE)
     owns = _indexer_layers(keys, rule, facts)
-    return [
-        (*kept, index) if own and not isinstance(kept[0], State) else kept
-        for kept, own in zip(stack, owns, strict=True)
-    ]
+    return [(*kept, index) if own and kept[0].kind != "state" else kept for kept, own in zip(stack, owns, strict=True)]
 
 
 def _indexer_layers(keys: GGUFKeys, rule: Architecture, facts: Facts) -> list[bool]:

@@ -49,6 +49,10 @@ class Keys:
                 return self._defaults[name]
         return None
 
+    def peek(self, name: str) -> Any:
+        """The value of a key or the architecture's default, taking no account: for facts beside the cache."""
+        return self.raw[name] if name in self.raw else self._defaults.get(name)
+
     def stated(self, *names: str) -> bool:
         """Whether one of these names is present with a value that is not null; reading nothing."""
         return any(self.raw.get(name) is not None for name in names)

@@ -109,6 +109,11 @@ def read_prediction(
     return Prediction(modules=modules, key=key, layers=built, columns=rule.columns, sixteen_bits=alone)
 
 
+def prediction_keys(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of a configuration's keys that speak of prediction layers, by their names, sorted."""
+    return tuple(sorted({name for name in names if "nextn" in name or "mtp" in name}))
+
+
 def _eagle(text: Mapping[str, Any]) -> Prediction | None:
     """An EAGLE head by its class's name or its vocabulary (vLLM 0.32, llama_eagle3.py); None for every other model."""
     names = text.get("architectures")

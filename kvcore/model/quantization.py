@@ -119,7 +119,7 @@ def _says_nothing(config: Mapping[str, Any]) -> bool:
 def _with_note(model: Model, config: Mapping[str, Any]) -> Model:
     method = str(config.get("quant_method") or config.get("quant_algo") or "")[:40]
     note = f"Its quantization_config ({method or 'no method'}) is not understood: weights are counted in 16 bits."
-    return replace(model, reading=replace(model.reading, notes=(*model.reading.notes, note)))
+    return model.with_notes(note)
 
 
 def quantization(raw: Raw, keys: Keys) -> Mapping[str, Any]:

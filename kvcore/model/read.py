@@ -14,11 +14,20 @@ from kvcore.model.families import ARCHITECTURES, FAMILIES, TEXT_KEYS, WRAPPED
 from kvcore.model.keys import Keys, Raw, context_limit, model_dtype
 from kvcore.model.memories import Attention
 from kvcore.model.model import Model, Reading
-from kvcore.model.prediction import read_prediction
+from kvcore.model.prediction import prediction_keys, read_prediction
 from kvcore.model.quantization import cache_format, quantization, with_weights
 from kvcore.model.readers.encoders import read_encoder
-from kvcore.model.readers.shape import HEAD_DIM_NAMES, HEAD_NAMES, HIDDEN_NAMES, LAYER_NAMES, Family, Shape
-from kvcore.model.towers import tower_parameters
+from kvcore.model.readers.shape import (
+    HEAD_DIM_NAMES,
+    HEAD_NAMES,
+    HIDDEN_NAMES,
+    LAYER_NAMES,
+    Family,
+    Shape,
+    other_query_heads,
+)
+from kvcore.model.rope import rope_scalings
+from kvcore.model.towers import read_tower, tower_parameters
 from kvcore.paths import DATA
 
 # Keys whose names say that they shape the cache. One that is set and that no reader took is not understood.
@@ -238,9 +247,16 @@ def _model(keys: Keys, raw: Raw, shape: Shape, model_type: str, family: Family, 
         model_dtype=model_dtype(keys),
         cache_format=declared,
         experts=shape.experts,
+        widths=shape.widths,
+        rope=rope_scalings(keys),
         weights=() if shape.tally is None or unknown_weights else shape.tally.parts(),
+        tower=read_tower(raw),
         tower_parameters=tower_parameters(raw, shape.hidden_size),
+        state_dtype=state_dtype if isinstance(state_dtype := keys.peek("mamba_ssm_dtype"), str) else None,
+        other_query_heads=other_query_heads(keys, shape.num_attention_heads),
+        window_of_past=shape.window_of_past,
         prediction=read_prediction(keys.raw, model_type, len(shape.layers), quantization(raw, keys)),
+        prediction_keys=prediction_keys(ignored),
         reading=Reading(
             keys_used=tuple(keys.all_used()),
             keys_ignored=ignored,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from kvcore.model.memories import Attention, CrossAttention, Latent, SharedCache, State
+from kvcore.model.memories import Latent
 from kvcore.model.model import Model
 from kvcore.model.weights import dense_layers, sparse_layers
 
@@ -174,7 +174,7 @@ def stored_bits(model: Model, config: Mapping[str, Any], rest: Format, expert_dt
             found[kind] = SIXTEEN
         else:
             found[kind] = _average(model, rules, kind, _matrices(model, kind))
-    if "attention" in kinds and any(isinstance(memory, Latent) for memory, _ in model.groups):
+    if "attention" in kinds and model.latents:
         up = (_Matrix(_in(_ATTENTIONS, "kv_b_proj"), 1.0),)
         found[UP_PROJECTION] = _average(model, rules, "attention", up)
     return found
@@ -282,12 +282,7 @@ def _layers(model: Model, kind: str) -> list[int]:
         return sparse_layers(model)
     if kind == "feed-forward":
         return dense_layers(model)
-    wanted: dict[str, Any] = {
-        "attention": Attention | Latent | SharedCache, "cross-attention": CrossAttention, "recurrent layers": State
-    }  # fmt: skip
-    if kind not in wanted:
-        return [1] * len(model.layers)
-    found = [int(any(isinstance(memory, wanted[kind]) for memory in layer)) for layer in model.layers]
+    found = [int(any(memory.projections == kind for memory in layer)) for layer in model.layers]
     return found if any(found) else [1] * len(found)
 
 
@@ -327,17 +322,17 @@ def _matrices(model: Model, kind: str) -> tuple[_Matrix, ...]:
 def _attention(model: Model) -> tuple[_Matrix, ...]:
     """Sizes by the first memory that attention has; low-rank queries count as one matrix, q_b."""
     heads, key, value = model.num_attention_heads, model.key_head_dim or model.head_dim, model.head_dim
-    memory = next((one for one, _ in model.groups if isinstance(one, Attention | Latent)), None)
+    memory = next((one for one, _ in model.groups if one.attends), None)
     query, out = heads * key, heads * value
     if isinstance(memory, Latent):
-        up = memory.kv_lora_rank * heads * (key - memory.qk_rope_head_dim + value) / model.hidden_size
+        up = memory.expanded_by(heads, key, value) / model.hidden_size
         return (
             _Matrix(_in(_ATTENTIONS, "q_b_proj", "q_proj", "wq_b"), query * _query_rank(model, memory)),
             _Matrix(_in(_ATTENTIONS, "kv_a_proj_with_mqa", "wkv"), memory.width),
             _Matrix(_in(_ATTENTIONS, "kv_b_proj"), max(up, 0.0)),
             _Matrix(_in(_ATTENTIONS, "o_proj", "wo_b"), out),
         )
-    kv = memory.num_kv_heads * memory.head_dim if isinstance(memory, Attention) else query
+    kv = memory.kv_heads * memory.key_width if memory else query
     fused = "qkv_proj"
     return (
         _Matrix(_in(_ATTENTIONS, "q_proj", fused), query),
@@ -351,7 +346,7 @@ def _query_rank(model: Model, memory: Latent) -> float:
     """The query's parameters as a share of a full one's: what is left of attention, 1 where that is not sensible."""
     total = sum(part.parameters for part in model.weights if part.name == "attention") / max(1, len(model.layers))
     heads, key = model.num_attention_heads, model.key_head_dim or model.head_dim
-    up = memory.kv_lora_rank * heads * (key - memory.qk_rope_head_dim + model.head_dim)
+    up = memory.expanded_by(heads, key, model.head_dim)
     left = total - up - model.hidden_size * (memory.width + heads * model.head_dim)
     full = model.hidden_size * heads * key
     return min(1.0, left / full) if left > 0 else 1.0

@@ -7,15 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from kvcore.model.keys import Keys
-from kvcore.model.memories import NoMemory, State
-from kvcore.model.model import Experts, Model, WeightPart
+from kvcore.model.model import Experts, Model, WeightPart, Widths
 
 
 def forward_layers(model: Model) -> list[int]:
     """1 for layers with a feed-forward part: where a layer does one thing only, those that remember nothing."""
-    one_thing = any(isinstance(memory, State) for memory, _ in model.groups)
-    nothing = [int(all(isinstance(memory, NoMemory) for memory in layer)) for layer in model.layers]
-    return nothing if one_thing and any(nothing) else [1] * len(model.layers)
+    nothing = [int(all(memory.kind == "none" for memory in layer)) for layer in model.layers]
+    return nothing if model.states and any(nothing) else [1] * len(model.layers)
 
 
 def sparse_layers(model: Model) -> list[int]:
@@ -115,6 +113,13 @@ class FeedForward:
     expert_hidden: int = 0
     shared_width: int = 0
     dense_beside_experts: bool = False
+
+    @property
+    def widths(self) -> Widths:
+        """The widths that ranks divide, those of experts only where there are any."""
+        if self.experts is None or not any(self.sparse):
+            return Widths(feed_forward=self.dense_width)
+        return Widths(feed_forward=self.dense_width, experts=self.expert_width, shared_experts=self.shared_width)
 
     def count(self, tally: Tally, layer: int) -> None:
         """Add layer `layer`'s feed-forward parameters to the tally."""

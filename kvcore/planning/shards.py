@@ -11,7 +11,6 @@ from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.hardware.systems import host_gpus
-from kvcore.model.memories import Indexer
 from kvcore.model.model import Model
 from kvcore.ranks import speculation
 from kvcore.ranks.splits import is_latent, kv_heads
@@ -127,5 +126,5 @@ def _held_twice(model: Model, deployment: Deployment) -> Iterator[str]:
                 heads = f"one of {kv} KV heads" if kv > 1 else "the one KV head"
                 split = f"; decode context parallel divides their tokens by {dcp}" if dcp > 1 else ""
                 yield f"each of {tp} ranks holds {heads}: every head is held {times}{split}"
-    if any(isinstance(memory, Indexer) for memory, _ in model.groups):
+    if model.indexers:
         yield f"the indexer and its keys are held whole by each of {tp} ranks"

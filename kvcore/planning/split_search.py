@@ -11,7 +11,6 @@ from kvcore.engines.base import CachePool, Engine
 from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware.gpus import Accelerator, accelerator
-from kvcore.model.memories import Attention, Latent
 from kvcore.model.model import Model
 from kvcore.planning.basis import Basis, basis
 from kvcore.planning.pools import left_for_cache, loaded_weights, pools, usable_share
@@ -180,8 +179,4 @@ def _rules(chosen: Engine, version: str | None, gpu: Accelerator) -> Rules:
 
 def _is_plain(model: Model) -> bool:
     """Whether every layer keeps all tokens, whatever the GPU, and nothing chooses among them."""
-    limits = (
-        memory.limit if isinstance(memory, Attention) else memory.window if isinstance(memory, Latent) else 0
-        for memory, _ in model.kept
-    )
-    return all(limit is None for limit in limits)
+    return all(memory.attends and memory.window is None for memory, _ in model.kept)

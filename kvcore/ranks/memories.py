@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from kvcore.errors import UnitError
 from kvcore.formats import KVFormat
-from kvcore.model.memories import Attention, CrossAttention, Memory, State
 from kvcore.model.model import Model
 from kvcore.sizing import resident_bytes
 
@@ -26,11 +25,11 @@ def on_rank(model: Model, ranks: int) -> Model:
         raise UnitError(f"ranks: {ranks:,} is not within 1 … {MAX_RANKS:,}")
     if ranks == 1:
         return model
-    made = {memory: _share(memory, ranks) for memory, _ in model.groups}
+    made = {memory: memory.on_rank(ranks) for memory, _ in model.groups}
     return replace(
         model,
         layers=tuple(tuple(made[memory] for memory in layer) for layer in model.layers),
-        num_attention_heads=_up(model.num_attention_heads, ranks),
+        num_attention_heads=-(-model.num_attention_heads // ranks),
         weights=(),
         checkpoint_bytes=None,
     )
@@ -42,17 +41,3 @@ def rank_bytes(model: Model, tokens: int, kv: KVFormat, ranks: int, source_token
     Raises UnitError for a number of ranks out of range or a format that does not suit the model.
     """
     return resident_bytes(on_rank(model, ranks), tokens, kv, 1, source_tokens)
-
-
-def _share(memory: Memory, ranks: int) -> Memory:
-    if isinstance(memory, Attention | CrossAttention):
-        return replace(memory, num_kv_heads=_up(memory.num_kv_heads, ranks))
-    if isinstance(memory, State):
-        # The first side of every part counts heads, or the channels that the heads have together.
-        parts = tuple(replace(part, shape=(_up(part.shape[0], ranks), *part.shape[1:])) for part in memory.parts)
-        return replace(memory, parts=parts)
-    return memory
-
-
-def _up(count: int, ranks: int) -> int:
-    return -(-count // ranks)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Literal
 
-from kvcore.model.memories import Attention, CrossAttention, Indexer, Latent, Memory, NoMemory, SharedCache, State
+from kvcore.model.memories import Latent, Memory, NoMemory, StateDesign, StateTensor
 from kvcore.model.model import Model, WeightPart
 from kvcore.model.prediction import JOINT, JOINT_BY_COLUMNS
 from kvcore.model.weights import dense_layers, sparse_layers
@@ -41,7 +41,7 @@ def pieces(model: Model, ways: Ways) -> tuple[Piece, ...]:
     Kept for the models asked about last: a plan asks again for every GPU, and walks hundreds of layers each time.
     """
     found = [_split(model, part, ways) for part in model.weights]
-    if ways.copies_latent and any(isinstance(memory, Latent) for memory, _ in model.groups):
+    if ways.copies_latent and model.latents:
         found.append(_latent_copies(model, ways.attention))
     return tuple(found)
 
@@ -62,7 +62,7 @@ def _split(model: Model, part: WeightPart, ways: Ways) -> Piece:
     if part.name in ("attention", "cross-attention"):
         return _attention(model, part, ways.attention)
     if part.name == "recurrent layers":
-        layers = _where(model, lambda layer: any(isinstance(one, State) for one in layer))
+        layers = _where(model, lambda layer: any(one.kind == "state" for one in layer))
         return _even(part, layers, _state_share(model, ways.attention))
     if part.name == "experts":
         return _even(part, sparse_layers(model), _expert_share(model, part, ways))
@@ -152,42 +152,36 @@ def _attention(model: Model, part: WeightPart, ranks: int) -> Piece:
     return Piece(name=part.name, place="layers", whole=tuple(whole), held=tuple(held))
 
 
-def _attending(model: Model, layer: tuple[object, ...], cross: bool) -> Attention | Latent | CrossAttention | None:
+def _attending(model: Model, layer: tuple[Memory, ...], cross: bool) -> Memory | None:
     """What a layer attends over; a layer that reads another's cache attends over what that one has."""
     for memory in layer:
         if cross:
-            if isinstance(memory, CrossAttention):
+            if memory.kind == "cross":
                 return memory
             continue
-        if isinstance(memory, SharedCache):
-            return _attending(model, model.layers[memory.owner], cross) if memory.owner < len(model.layers) else None
-        if isinstance(memory, Attention | Latent):
+        if (owner := memory.reads_layer) is not None:
+            return _attending(model, model.layers[owner], cross) if owner < len(model.layers) else None
+        if memory.attends:
             return memory
     return None
 
 
 def _is_shared(model: Model) -> list[bool]:
-    return [any(isinstance(memory, SharedCache) for memory in layer) for layer in model.layers]
+    return [any(memory.reads_layer is not None for memory in layer) for layer in model.layers]
 
 
-def _width(model: Model, memory: Attention | Latent | CrossAttention | None) -> int:
+def _width(model: Model, memory: Memory | None) -> int:
     """In proportion to the query and output projections of a layer."""
-    if isinstance(memory, Attention):
-        return memory.head_dim + memory.v_head_dim
-    return 0 if memory is None else 2 * model.head_dim
+    if memory is None:
+        return 0
+    return memory.key_width + memory.value_width if memory.attends and memory.kv_heads else 2 * model.head_dim
 
 
-def _made(model: Model, memory: object, shared: bool) -> tuple[int, int]:
+def _made(model: Model, memory: Memory | None, shared: bool) -> tuple[int, int]:
     """Parameters that make what is kept, and the heads over which they are split (0: every rank has all of them)."""
     if shared or memory is None:
         return 0, 1
-    if isinstance(memory, Attention):
-        return model.hidden_size * memory.num_kv_heads * (memory.head_dim + memory.v_head_dim), memory.num_kv_heads
-    if isinstance(memory, CrossAttention):
-        return 2 * model.hidden_size * memory.num_kv_heads * memory.head_dim, memory.num_kv_heads
-    if isinstance(memory, Latent):
-        return model.hidden_size * memory.width, 0
-    return 0, 1
+    return memory.made_by(model.hidden_size), memory.kv_heads
 
 
 def _query_down(model: Model, memory: Latent, rest: int) -> int:
@@ -210,7 +204,7 @@ def _query_down(model: Model, memory: Latent, rest: int) -> int:
 def _up_projection(model: Model, memory: Latent) -> int:
     """Parameters that make keys and values of all heads from a latent."""
     key = model.key_head_dim or model.head_dim
-    return memory.kv_lora_rank * model.num_attention_heads * (key - memory.qk_rope_head_dim + model.head_dim)
+    return memory.expanded_by(model.num_attention_heads, key, model.head_dim)
 
 
 def _latent_copies(model: Model, ranks: int) -> Piece:
@@ -233,17 +227,15 @@ def _most(heads: int, ranks: int) -> Fraction:
 
 def _state_share(model: Model, ranks: int) -> Fraction:
     """Recurrent layers by head; of Mamba 2's groups every rank has at least one."""
-    state = next((memory for memory, _ in model.groups if isinstance(memory, State)), None)
-    share = Fraction(1, ranks)
-    if state is None or ranks == 1:
-        return share
-    shapes = {part.name: part.shape for part in state.parts}
-    if state.design != "Mamba 2" or len(shapes.get("state", ())) != 3 or "convolution" not in shapes:
-        heads = shapes.get("state", (0,))[0]
-        return _most(heads, ranks) if len(shapes.get("state", ())) == 3 else share
-    heads, rows, columns = shapes["state"]
+    state = next(iter(model.states), None)
+    matrix = state.part(StateTensor.STATE) if state else None
+    if state is None or matrix is None or ranks == 1 or len(matrix.shape) != 3:
+        return Fraction(1, ranks)
+    heads, rows, columns = matrix.shape
+    if state.design != StateDesign.MAMBA_2 or state.part(StateTensor.CONVOLUTION) is None:
+        return _most(heads, ranks)
     inner = heads * rows
-    groups = max(1, (shapes["convolution"][0] - inner) // (2 * columns))
+    groups = max(1, state.groups)
     # In-projection columns and output rows; B and C are two columns of a group.
     shared = 2 * groups * columns
     everything = 3 * inner + shared + heads
@@ -292,7 +284,7 @@ def _head(model: Model) -> Model:
         layers.append(kept)
         if at is not None:
             _add(counts, by_kind, ("attention",), at)
-            if any(isinstance(memory, Indexer) for memory in kept):
+            if any(memory.kind == "indexer" for memory in kept):
                 counts["indexer"] = counts.get("indexer", 0) + _indexer(model, by_kind)
         found = _forward_layer(model, forward) if forward else None
         if found is not None:
@@ -334,7 +326,7 @@ def _add(counts: dict[str, int], by_kind: dict[str, Piece], names: tuple[str, ..
 
 def _indexer(model: Model, by_kind: dict[str, Piece]) -> int:
     """Of one layer that has an indexer: layers may share one."""
-    having = sum(any(isinstance(memory, Indexer) for memory in layer) for layer in model.layers)
+    having = sum(any(memory.kind == "indexer" for memory in layer) for layer in model.layers)
     return sum(by_kind["indexer"].whole) // having if "indexer" in by_kind and having else 0
 
 
@@ -344,10 +336,10 @@ def _attends_as(model: Model, kind: str) -> int | None:
         index
         for index, layer in enumerate(model.layers)
         for memory in layer
-        if isinstance(memory, Attention | Latent) and (kind != "sliding" or _window(memory))
+        if memory.attends and (kind != "sliding" or memory.window is not None)
     ]
     # Where layers share what an indexer chose, the module chooses for itself.
-    choosing = [index for index in places if any(isinstance(memory, Indexer) for memory in model.layers[index])]
+    choosing = [index for index in places if any(memory.kind == "indexer" for memory in model.layers[index])]
     return max(choosing or places, default=None)
 
 
@@ -355,11 +347,7 @@ def _kept_by_module(layer: tuple[Memory, ...], kind: str) -> tuple[Memory, ...]:
     """What a layer of the module keeps: as the model's own, or its window alone."""
     if kind != "sliding":
         return layer
-    return tuple(memory for memory in layer if isinstance(memory, Attention | Latent) and _window(memory))
-
-
-def _window(memory: Attention | Latent) -> bool:
-    return memory.limit is not None if isinstance(memory, Attention) else memory.window is not None
+    return tuple(memory for memory in layer if memory.attends and memory.window is not None)
 
 
 def _forward_layer(model: Model, kind: str) -> int | None:

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from kvcore.deployment import OWN_HEAD, Deployment, Draft
 from kvcore.errors import PlanError
-from kvcore.model.memories import Attention
 from kvcore.model.model import Model, WeightPart
 from kvcore.model.prediction import JOINT
 from kvcore.model.weight_formats import stored_weight_format, weight_format
@@ -148,7 +147,7 @@ def as_loaded(draft: Model, deployment: Deployment) -> Model:
         kept.pop("embedding", None)
     rows = said.vocabulary or draft.vocab_size or 0
     if said.eagle == 3:
-        attention = next((memory for memory, _ in draft.kept if isinstance(memory, Attention)), None)
+        attention = next(iter(draft.attentions), None)
         if attention is not None:
             widths = draft.num_attention_heads * attention.head_dim
             widths += attention.num_kv_heads * (attention.head_dim + attention.v_head_dim)

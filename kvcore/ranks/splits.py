@@ -10,15 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcore.deployment import Deployment
-from kvcore.model.memories import Attention, CrossAttention, Latent, State
+from kvcore.model.memories import StateDesign, StateTensor
 from kvcore.model.model import Model
 from kvcore.ranks.parts import padded
 from kvcore.ranks.rules import Ranked, RankRules, Ways
 
-# Widths of a feed-forward layer and of an expert, as configurations name them.
-_WIDTHS = ("intermediate_size", "intermediate_size_mlp", "dense_intermediate_size", "ffn_hidden_size", "ffn_dim")
-_EXPERT_WIDTHS = ("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size")
-_SHARED_WIDTHS = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
 # Numbers that share a scale along the side that is split.
 _GROUPS = {"awq": 128, "gptq": 128, "awq8": 128, "gptq8": 128, "int4": 32, "nvfp4": 16}
 
@@ -43,14 +39,12 @@ def refusals(model: Model, deployment: Deployment, engine: Ranked) -> Iterator[s
 
 def is_latent(model: Model) -> bool:
     """Whether every rank needs the whole of what is kept: multi-head latent attention."""
-    return any(isinstance(memory, Latent) for memory, _ in model.groups)
+    return bool(model.latents)
 
 
 def kv_heads(model: Model) -> tuple[int, ...]:
     """The different numbers of KV heads of the model's layers, fewest first."""
-    return tuple(
-        sorted({memory.num_kv_heads for memory, _ in model.groups if isinstance(memory, Attention | CrossAttention)})
-    )
+    return tuple(sorted({memory.kv_heads for memory, _ in model.groups if memory.kv_heads}))
 
 
 def _layer_split(name: str, deployment: Deployment) -> Iterator[str]:
@@ -75,21 +69,21 @@ def _heads(model: Model, tp: int) -> Iterator[str]:
 
 
 def _states(model: Model, tp: int) -> Iterator[str]:
-    for state in (memory for memory, _ in model.groups if isinstance(memory, State)):
-        shapes = {part.name: part.shape for part in state.parts}
-        if "rows" in shapes:
-            continue  # DeepSeek-V4's unfinished groups, of which every rank has a copy.
-        main = shapes.get("state") or shapes.get("convolution") or next(iter(shapes.values()))
+    for state in model.states:
+        if state.is_copied:
+            continue
+        convolution = state.part(StateTensor.CONVOLUTION)
+        main = (state.part(StateTensor.STATE) or convolution or state.parts[0]).shape
         if len(main) == 3 and main[0] % tp:
             yield f"{main[0]} heads of {state.design} cannot be divided over {tp} ranks"
         elif len(main) < 3 and max(main) % tp:
             yield f"{max(main):,} channels of {state.design} cannot be divided over {tp} ranks"
-        if len(main) != 3 or "convolution" not in shapes:
+        if len(main) != 3 or convolution is None:
             continue
-        groups = (shapes["convolution"][0] - main[0] * main[1]) // (2 * main[2])
-        if state.design == "Mamba 2" and groups > 1 and groups % tp:
+        groups = state.groups
+        if state.design == StateDesign.MAMBA_2 and groups > 1 and groups % tp:
             yield f"{groups} groups of {state.design} cannot be divided over {tp} ranks; only a single group is copied"
-        elif state.design == "Gated delta net" and groups % tp:
+        elif state.design == StateDesign.GATED_DELTA_NET and groups % tp:
             yield f"{groups} key heads of {state.design} cannot be divided over {tp} ranks"
 
 
@@ -117,17 +111,13 @@ def _widths(model: Model, deployment: Deployment, rules: RankRules, ways: Ways) 
 def _divided(model: Model, ways: Ways) -> Iterator[tuple[str, int, int]]:
     """Kinds of matrices with their width and the ranks over which it is split."""
     kinds = {part.name for part in model.weights}
-    plain = _stated(model, _WIDTHS)
-    if "feed-forward" in kinds and plain:
-        yield "feed-forward layers", plain, ways.dense
-    if model.experts is None:
-        return
-    width = _stated(model, _EXPERT_WIDTHS) or plain
-    if width and not ways.experts_whole:
-        yield "experts", width, ways.experts
-    shared = _stated(model, _SHARED_WIDTHS) or width * model.experts.num_shared_experts
-    if shared and "shared experts" in kinds:
-        yield "shared experts", shared, ways.shared
+    widths = model.widths
+    if widths.feed_forward and "feed-forward" in kinds:
+        yield "feed-forward layers", widths.feed_forward, ways.dense
+    if widths.experts and not ways.experts_whole:
+        yield "experts", widths.experts, ways.experts
+    if widths.shared_experts and "shared experts" in kinds:
+        yield "shared experts", widths.shared_experts, ways.shared
 
 
 def _unit(model: Model, deployment: Deployment) -> tuple[int, str]:
@@ -140,14 +130,6 @@ def _unit(model: Model, deployment: Deployment) -> tuple[int, str]:
         return (block, f"its fp8 blocks of {block}") if block else (1, "")
     group = _GROUPS.get(name, 1)
     return group, f"{name}'s groups of {group}"
-
-
-def _stated(model: Model, names: tuple[str, ...]) -> int:
-    """A size from the configuration as it was read; 0 where it is not one number."""
-    for key, text in model.reading.keys_used:
-        if key.rpartition(".")[2] in names and text.isdecimal():
-            return int(text)
-    return 0
 
 
 def _experts(engine: Ranked, model: Model, deployment: Deployment, ways: Ways) -> Iterator[str]:

@@ -7,7 +7,6 @@ index was read, the parts are scaled so that together they are its bytes.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,15 +88,11 @@ def rank_weights(model: Model, deployment: Deployment, engine: Ranked) -> tuple[
 def _rotary_table(model: Model) -> int:
     """Bytes of the sines and cosines that vLLM keeps on every rank where positions are stretched linearly.
 
-    Its table then has factor × the model's positions (layers/rotary_embedding/linear_scaling_rope.py), in 16 bits:
+    Its table then has factor × the stated positions (layers/rotary_embedding/linear_scaling_rope.py), in 16 bits:
     half a GiB in Gemma 3 4B. Tables of other models are some tens of MiB, which logged overheads include.
     """
-    facts = {key.rpartition(".")[2]: text for key, text in model.reading.keys_used if "rope" in key}
-    for text in facts.values():
-        stated = re.search(r'"factor": ([\d.]+)', text)
-        if stated and re.search(r'"(rope_type|type)": "linear"', text) and model.context_limit:
-            return int(min(float(stated[1]), 1024.0) * model.context_limit * (model.key_head_dim or model.head_dim) * 2)
-    return 0
+    row = (model.key_head_dim or model.head_dim) * 2
+    return sum(int(min(one.factor, 1024.0) * one.positions * row) for one in model.rope if one.kind == "linear")
 
 
 def _served(model: Model, deployment: Deployment, rules: RankRules) -> str | None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from kvcore.errors import ConfigError, ModelError, UnknownLayoutError
-from kvcore.model import Attention, Model, model_from_config, parse_config
+from kvcore.model import Model, model_from_config, parse_config
 from kvcore.paths import DATA
 
 _FOLDER = DATA / "models"
@@ -222,7 +222,7 @@ def _main_label(model: Model, kind: AttentionKind, counts: dict[Any, int], laten
 
 def _head_kind(model: Model) -> AttentionKind:
     """MHA, GQA or MQA, by the key-value heads of the layers that have their own."""
-    heads = {memory.num_kv_heads for memory, _ in model.groups if isinstance(memory, Attention)}
+    heads = {memory.num_kv_heads for memory in model.attentions}
     if heads == {model.num_attention_heads}:
         return "MHA"
     return "MQA" if heads == {1} else "GQA"
@@ -260,9 +260,8 @@ def _load(entry: Entry) -> Model:
     raw = raw_config(entry.model_id)
     if entry.quantiser_source and not raw.get("quantization_config"):
         raw["quantization_config"] = parse_config((_FOLDER / "quantisers" / entry.file).read_text("utf-8"))
-    model = model_from_config(raw, entry.model_id)
-    reading = replace(model.reading, notes=(*model.reading.notes, *_notes(entry)))
-    return replace(model, checkpoint_bytes=entry.checkpoint_bytes, reading=reading)
+    model = model_from_config(raw, entry.model_id).with_notes(*_notes(entry))
+    return replace(model, checkpoint_bytes=entry.checkpoint_bytes)
 
 
 def _notes(entry: Entry) -> list[str]:

@@ -287,8 +287,7 @@ def _with_weights(model: Model, folder: Path) -> tuple[Model, str]:
     except (SourceError, OSError) as problem:
         reason = str(problem) if isinstance(problem, SourceError) else "the folder cannot be read to its end"
         note = f"Weights are estimated from the configuration, not measured: {reason}."
-        reading = replace(model.reading, notes=(*model.reading.notes, note))
-        return replace(model, reading=reading), f"weights estimated; {reason}"
+        return model.with_notes(note), f"weights estimated; {reason}"
     if found is None:
         return model, "weights estimated"
     return replace(model, checkpoint_bytes=found[0]), f"weights measured from {found[1]}"

@@ -4,6 +4,7 @@ step = decode_cache_work(model, 32_768, kv).work.times(batch) + weight_work(mode
 bound(step, accelerator("h100-sxm")).seconds_at_least
 """
 
+from kvcore.model.memories import MemoryWork
 from kvcore.timing.cache import (
     CachePart,
     CacheWork,
@@ -12,10 +13,9 @@ from kvcore.timing.cache import (
     layer_work,
     prefill_cache_work,
 )
-from kvcore.timing.memory_work import MemoryWork
 from kvcore.timing.roofline import Bound, bound
 from kvcore.timing.weights import WeightWork, weight_work
-from kvcore.timing.work import Step, Work, decode_step, prefill_step
+from kvcore.work import Step, Work, decode_step, prefill_step
 
 __all__ = [
     "Bound",

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvcore.formats import KVFormat
-from kvcore.model.memories import Attention, Indexer, Latent, Memory, NoMemory, SharedCache, State
+from kvcore.model.memories import Heads, Indexer, Memory, MemoryWork
 from kvcore.model.model import Knowledge, Model
 from kvcore.terms import Term
-from kvcore.timing.memory_work import Cache, Heads, MemoryWork, memory_work
-from kvcore.timing.states import is_counted
-from kvcore.timing.work import Step, Work, decode_step, prefill_step
 from kvcore.units import check_tokens
+from kvcore.work import Step, Work, decode_step, prefill_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,16 +19,14 @@ class Use:
     A layer that shares reads its owner's cache (`owned` is False): that saves memory, not reading.
     """
 
-    memory: Cache
+    memory: Memory
     topk: int | None = None
     owned: bool = True
 
     @property
     def kind(self) -> str:
         """The kind of the cache in words: `full`, `shared sliding`, `Mamba 2`, …"""
-        if isinstance(self.memory, State):
-            return self.memory.design
-        return self.memory.kind if self.owned else f"shared {self.memory.kind}"
+        return self.memory.name if self.owned else f"shared {self.memory.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +102,7 @@ def layer_work(
 
 
 def _use_work(use: Use, step: Step, kv: KVFormat, heads: Heads, source_tokens: int | None) -> MemoryWork:
-    return memory_work(use.memory, step, kv, heads, topk=use.topk, writes=use.owned, source_tokens=source_tokens)
+    return use.memory.work(step, kv, heads, topk=use.topk, writes=use.owned, source_tokens=source_tokens)
 
 
 def query_heads(model: Model) -> Heads:
@@ -142,73 +138,40 @@ def _layer_uses(model: Model) -> list[list[Use]]:
         key = (*map(id, layer), id(chooser))
         if key not in alike:
             alike[key] = [
-                _own(memory, mine, chooser) for memory in layer if not isinstance(memory, SharedCache | NoMemory)
+                Use(memory=memory, topk=memory.topk(mine, chooser)) for memory in layer if not memory.is_empty
             ]
         own.append(alike[key])
     used = []
     for layer, uses in zip(model.layers, own, strict=True):
-        owners = [memory.owner for memory in layer if isinstance(memory, SharedCache)]
+        owners = [memory.reads_layer for memory in layer if memory.reads_layer is not None]
         used.append(uses + [use for owner in owners for use in _of_owner(model, own, owner)])
     return used
 
 
-def _own(memory: Cache, mine: Indexer | None, chooser: Indexer | None) -> Use:
-    """A layer's use of its own cache.
-
-    `mine` is the indexer in that layer. A latent without one reads what the last indexer before it chose, `chooser`
-    (GLM-5.2); keys and values without one are read whole (MiniMax-M3), and so are entries that the indexer does not
-    score (DeepSeek-V4's window, and its groups of 128).
-    """
-    if isinstance(memory, Attention) and mine is not None and memory.limit is None:
-        return Use(memory=memory, topk=mine.index_topk)
-    if isinstance(memory, Latent) and chooser is not None and memory.window is None:
-        scored = memory.tokens_per_entry == chooser.tokens_per_entry
-        return Use(memory=memory, topk=chooser.index_topk if scored else None)
-    return Use(memory=memory)
-
-
 def _of_owner(model: Model, own: list[list[Use]], owner: int) -> list[Use]:
     """The caches of layer `owner`, as another layer reads them; an owner may itself share an earlier one's."""
-    further = [memory.owner for memory in model.layers[owner] if isinstance(memory, SharedCache)]
-    found = [
-        Use(memory=use.memory, topk=use.topk, owned=False)
-        for use in own[owner]
-        if isinstance(use.memory, Attention | Latent)
-    ]
+    further = [memory.reads_layer for memory in model.layers[owner] if memory.reads_layer is not None]
+    found = [Use(memory=use.memory, topk=use.topk, owned=False) for use in own[owner] if use.memory.attends]
     return found + [use for earlier in further if earlier < owner for use in _of_owner(model, own, earlier)]
-
-
-# Keys that give some layers another number of query heads than the model's.
-_OWN_HEADS = (
-    "num_query_heads", "swa_num_attention_heads", "attention_other_setting.num_attention_heads",
-    "num_attention_heads_per_layer", "attention.head_count",
-)  # fmt: skip
 
 
 def _notes(model: Model, parts: list[CachePart]) -> tuple[str, ...]:
     notes = []
-    stated = [key for key, value in model.reading.keys_used if _differs(model, key, value)]
-    if stated:
+    if model.other_query_heads:
         notes.append(
-            f"{', '.join(stated)}: some layers have query heads of their own; the arithmetic counts the model's "
-            f"{model.num_attention_heads} in every layer."
+            f"{', '.join(model.other_query_heads)}: some layers have query heads of their own; the arithmetic counts "
+            f"the model's {model.num_attention_heads} in every layer."
         )
-    memories: list[Memory] = [part.use.memory for part in parts]
-    indexers = [memory for memory in memories if isinstance(memory, Indexer)]
-    if any(indexer.index_heads is None for indexer in indexers):
+    if any(indexer.index_heads is None for indexer in model.indexers):
         notes.append("The indexer's query heads are not stated: its bytes are counted, its arithmetic is not.")
-    if any(indexer.index_topk is None for indexer in indexers):
+    if any(indexer.index_topk is None for indexer in model.indexers):
         notes.append("How many entries the indexer chooses is not stated: attention is counted as reading all of them.")
-    unlisted = [memory.design for memory in memories if isinstance(memory, State) and not is_counted(memory)]
+    unlisted = [part.use.memory.name for part in parts if not part.use.memory.is_counted]
     if unlisted:
         notes.append(f"{', '.join(dict.fromkeys(unlisted))}: arithmetic is estimated as 4 operations for each number.")
     if model.knowledge == "upper_bound":
         notes.append("The layout was not fully understood: this is the most that there can be, not the least.")
     return tuple(notes)
-
-
-def _differs(model: Model, key: str, value: str) -> bool:
-    return key.endswith(_OWN_HEADS) and value != str(model.num_attention_heads)
 
 
 def _terms(result: CacheWork) -> tuple[Term, ...]:
@@ -221,14 +184,13 @@ def _terms(result: CacheWork) -> tuple[Term, ...]:
         if part.each.extra_operations:
             operations = f"({operations})"
         terms.append(_term(result, f"{what}: read", bytes_formula, work.read_bytes, "B"))
-        memory = part.use.memory
         terms.append(
             Term(
                 name=f"{what}: arithmetic",
                 formula=f"{part.count} {noun} × {operations} = {work.operations:,} operations",
                 value=work.operations,
                 unit="operations",
-                knowledge="estimated" if isinstance(memory, State) and not is_counted(memory) else result.knowledge,
+                knowledge=result.knowledge if part.use.memory.is_counted else "estimated",
             )
         )
     work, parts = result.work, [part.work for part in result.parts]

@@ -12,7 +12,7 @@ from typing import Literal
 from kvcore.errors import HardwareError
 from kvcore.hardware.gpus import FORMATS, Accelerator
 from kvcore.terms import Term
-from kvcore.timing.work import Work
+from kvcore.work import Work
 
 # What stands in for a format whose rate is not known: the 16-bit formats that attention is computed in.
 _STAND_INS = ("bf16", "fp16")

@@ -9,7 +9,7 @@ from math import ceil, floor, prod
 from typing import Literal
 
 from kvcore.formats import KVFormat
-from kvcore.model.memories import Attention, Growth, Indexer, Latent, Memory, NoMemory, State
+from kvcore.model.memories import Growth, Latent, Memory, NoMemory
 from kvcore.model.model import Model
 from kvcore.units import format_bytes
 
@@ -126,7 +126,7 @@ class Side:
                 continue
             layers += count
             # An index key is part of the body only where a layer grows by nothing else.
-            own = tuple(memory for memory in found if not isinstance(memory, Indexer)) or found
+            own = tuple(memory for memory in found if memory.kind != "indexer") or found
             keys = tuple(memory for memory in found if memory not in own)
             index_layers += count if keys else 0
             index += count * sum((_per_token(growing[memory]) for memory in keys), Fraction(0))
@@ -164,7 +164,7 @@ class Side:
 
     @property
     def constant_noun(self) -> str:
-        kinds = {"states" if isinstance(memory, State) else CROSS_ATTENTION for memory in self.laws
+        kinds = {"states" if memory.kind == "state" else CROSS_ATTENTION for memory in self.laws
                  if self._constant(memory)}  # fmt: skip
         return " and ".join(sorted(kinds, reverse=True))
 
@@ -226,13 +226,7 @@ def _per_token(law: Growth) -> Fraction:
 
 def _numbers(memory: Memory) -> Fraction:
     """Numbers that a memory stores for one token, on average."""
-    if isinstance(memory, Attention):
-        return Fraction(memory.num_kv_heads * (memory.head_dim + memory.v_head_dim))
-    if isinstance(memory, Latent):
-        return Fraction(memory.width, memory.tokens_per_entry)
-    if isinstance(memory, Indexer):
-        return Fraction(memory.index_head_dim, memory.tokens_per_entry)
-    return Fraction(0)
+    return Fraction(*memory.numbers_a_token())
 
 
 def _is_cut(law: Growth, tokens: int) -> bool:
@@ -260,7 +254,7 @@ def width_words(rate: Rate, other: Rate) -> tuple[str, str]:
         return _average(rate), decimal(other.width)
     heads, other_heads = _one_attention(rate), _one_attention(other)
     if heads and other_heads:
-        if heads.num_kv_heads == other_heads.num_kv_heads:
+        if heads.kv_heads == other_heads.kv_heads:
             return mine, _dims(other_heads)
         return mine, _heads(other_heads, head_noun=False, dims=_dims(heads) != _dims(other_heads))
     latent, other_latent = _one_latent(rate), _one_latent(other)
@@ -276,7 +270,7 @@ def _a_layer(words: str) -> str:
 
 def _form_words(rate: Rate) -> str:
     memories = {memory for form, _ in rate.forms for memory in form}
-    attentions = [memory for memory in memories if isinstance(memory, Attention)]
+    attentions = [memory for memory in memories if memory.kv_heads]
     latents = [memory for memory in memories if isinstance(memory, Latent)]
     if len(attentions) == len(memories) and all(len(form) == 1 for form, _ in rate.forms):
         shapes = list(dict.fromkeys(_shape(form[0]) for form, _ in rate.forms))
@@ -285,12 +279,12 @@ def _form_words(rate: Rate) -> str:
         if len(shapes) == 2:
             first, second = (next(a for a in attentions if _shape(a) == shape) for shape in shapes)
             if _dims(first) == _dims(second):
-                return f"{first.num_kv_heads} or {second.num_kv_heads} KV heads of {_dims(first)}"
-            if first.num_kv_heads == second.num_kv_heads:
+                return f"{first.kv_heads} or {second.kv_heads} KV heads of {_dims(first)}"
+            if first.kv_heads == second.kv_heads:
                 return f"{_heads(first)} or {_dims(second)}"
             return f"{_heads(first)} or {_heads(second, head_noun=False)}"
         if len({_dims(memory) for memory in attentions}) == 1:
-            heads = rate.width / (attentions[0].head_dim + attentions[0].v_head_dim)
+            heads = rate.width / (attentions[0].key_width + attentions[0].value_width)
             return f"{decimal(heads)} KV heads of {_dims(attentions[0])} on average"
     if len(latents) == len(memories) and len({memory.width for memory in latents}) == 1:
         return _latent_words(rate, latents)
@@ -317,11 +311,11 @@ def _average(rate: Rate) -> str:
     return f"{decimal(rate.width)} numbers a layer on average"
 
 
-def _one_attention(rate: Rate) -> Attention | None:
+def _one_attention(rate: Rate) -> Memory | None:
     shapes = {_shape(memory) for form, _ in rate.forms for memory in form}
     found = rate.forms[0][0][0]
-    one = len(shapes) == 1 and isinstance(found, Attention) and all(len(form) == 1 for form, _ in rate.forms)
-    return found if one and isinstance(found, Attention) else None
+    one = len(shapes) == 1 and found.kv_heads and all(len(form) == 1 for form, _ in rate.forms)
+    return found if one else None
 
 
 def _one_latent(rate: Rate) -> Latent | None:
@@ -330,24 +324,22 @@ def _one_latent(rate: Rate) -> Latent | None:
     return found if alone and isinstance(found, Latent) and found.tokens_per_entry == 1 else None
 
 
-def _shape(memory: Memory) -> tuple[int, int, int] | None:
+def _shape(memory: Memory) -> tuple[int, int, int]:
     """What makes two memories read alike: a window does not."""
-    if isinstance(memory, Attention):
-        return memory.num_kv_heads, memory.head_dim, memory.v_head_dim
-    return None
+    return memory.kv_heads, memory.key_width, memory.value_width
 
 
-def _heads(memory: Attention, *, head_noun: bool = True, dims: bool = True) -> str:
-    words = f"{memory.num_kv_heads}"
+def _heads(memory: Memory, *, head_noun: bool = True, dims: bool = True) -> str:
+    words = f"{memory.kv_heads}"
     if head_noun:
-        words += " KV head" if memory.num_kv_heads == 1 else " KV heads"
+        words += " KV head" if memory.kv_heads == 1 else " KV heads"
     return f"{words} of {_dims(memory)}" if dims else words
 
 
-def _dims(memory: Attention) -> str:
-    if memory.head_dim == memory.v_head_dim:
-        return f"{memory.head_dim}"
-    return f"{memory.head_dim} (K) and {memory.v_head_dim} (V)"
+def _dims(memory: Memory) -> str:
+    if memory.key_width == memory.value_width:
+        return f"{memory.key_width}"
+    return f"{memory.key_width} (K) and {memory.value_width} (V)"
 
 
 CauseKind = Literal["layers", "width", "format", "index", "windows", "constants", "rest"]

@@ -17,7 +17,7 @@ from typing import Literal
 
 from kvcore.errors import ConfigError
 from kvcore.formats import kv_format
-from kvcore.model.memories import Attention, CrossAttention, Memory
+from kvcore.model.memories import CrossAttention, Memory
 from kvcore.model.model import Model
 from kvcore.sizing import bytes_per_token, resident_bytes
 from kvcore.sources.catalogue import AttentionKind, Entry, Summary, attention_kind, summaries
@@ -193,9 +193,8 @@ def _date(entry: Entry) -> tuple[date, bool]:
 
 def _unlimited(memory: Memory, context_limit: int | None) -> Memory:
     """The same memory, without a window that the model's context can never overrun."""
-    if isinstance(memory, Attention) and memory.limit and context_limit and memory.limit >= context_limit:
-        return replace(memory, limit=None, law="full")
-    return memory
+    never_full = memory.kv_heads and memory.window and context_limit and memory.window >= context_limit
+    return memory.with_window(None) if never_full else memory
 
 
 def _full_multi_head(model: Model) -> Model:

@@ -9,10 +9,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from math import gcd
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from kvcore.errors import UnitError
-from kvcore.model.memories import Attention, CrossAttention, Latent, Memory, NoMemory, SharedCache, State, StatePart
+from kvcore.model.memories import (
+    Attention,
+    Latent,
+    Memory,
+    SharedCache,
+    State,
+    StateDesign,
+    StatePart,
+    StateTensor,
+)
 from kvcore.model.model import Model, WeightPart
 from kvcore.model.weights import attention_parameters, delta_net_parameters, mamba2_parameters, mla_parameters
 from kvcore.units import parse_tokens
@@ -22,7 +31,7 @@ Layers: TypeAlias = tuple[tuple[Memory, ...], ...]
 # DeepSeek-V2's latent and rotary widths (section 2.1 of its paper).
 MLA_DEFAULT = (512, 64)
 # What no variant replaces: the memory of a source, and layers that have none.
-_KEPT = (CrossAttention, NoMemory)
+_KEPT = ("cross", "none")
 STATES = ("mamba2", "gdn", "kda", "linear")
 _SYNTAX = "mha, gqa:G, mqa, mla, mla:R+P, sliding:W, sliding:W/N, share:D, hybrid:N[:mamba2|gdn|kda], linear[:…]"
 
@@ -68,9 +77,8 @@ def canonical(text: str) -> str:
 
 def head_widths(model: Model) -> tuple[int, int]:
     """(key, value) width of one query head: the model's own, also where it keeps a latent in their place."""
-    for memory, _ in model.groups:
-        if isinstance(memory, Attention):
-            return memory.head_dim, memory.v_head_dim
+    if own := model.attentions:
+        return own[0].head_dim, own[0].v_head_dim
     return model.key_head_dim or model.head_dim, model.head_dim
 
 
@@ -89,7 +97,7 @@ def _layers(model: Model, memory_of: Callable[[int], Memory]) -> Layers:
 
 
 def _layer(layer: tuple[Memory, ...], memory: Memory) -> tuple[Memory, ...]:
-    kept = tuple(one for one in layer if isinstance(one, _KEPT))
+    kept = tuple(one for one in layer if one.kind in _KEPT)
     return layer if len(kept) == len(layer) else (memory, *kept)
 
 
@@ -98,7 +106,7 @@ def _remembering(model: Model) -> list[int]:
 
     A feed-forward layer between two of them has no cache that could be read, and is none of the N of "1 in N".
     """
-    return [at for at, layer in enumerate(model.layers) if not all(isinstance(one, _KEPT) for one in layer)]
+    return [at for at, layer in enumerate(model.layers) if not all(one.kind in _KEPT for one in layer)]
 
 
 def _one_in(model: Model, every: int) -> frozenset[int]:
@@ -128,39 +136,31 @@ def _attention_of(model: Model, index: int) -> Attention | None:
     for memory in model.layers[index]:
         if isinstance(memory, Attention):
             return memory
-        if isinstance(memory, SharedCache):
-            return _attention_of(model, memory.owner)
+        if memory.reads_layer is not None:
+            return _attention_of(model, memory.reads_layer)
     return None
 
 
-def _own(model: Model) -> Callable[[int], Attention | Latent]:
+def _own(model: Model) -> Callable[[int], Memory]:
     """What a layer's attention keeps without any window: its own KV heads, else the model's usual memory."""
     _need_heads(model)
     usual = _usual(model)
 
-    def memory(index: int) -> Attention | Latent:
+    def memory(index: int) -> Memory:
         own = _attention_of(model, index)
-        return replace(own, limit=None, law="full") if own else usual
+        return own.with_window(None) if own else usual
 
     return memory
 
 
-def _usual(model: Model) -> Attention | Latent:
-    attention = [(count, memory) for memory, count in model.groups if isinstance(memory, Attention)]
+def _usual(model: Model) -> Memory:
+    attention = [(count, memory) for memory, count in model.kept if memory.attends and memory.kv_heads]
     if attention:
-        common = max(attention, key=lambda pair: pair[0])[1]
-        return replace(common, limit=None, law="full")
-    latents = [memory for memory, _ in model.groups if isinstance(memory, Latent)]
-    if latents:
+        return max(attention, key=lambda pair: pair[0])[1].with_window(None)
+    if latents := model.latents:
         return replace(latents[0], window=None, tokens_per_entry=1)
     key, value = head_widths(model)
     return Attention(num_kv_heads=model.num_attention_heads, head_dim=key, v_head_dim=value)
-
-
-def _windowed(memory: Attention | Latent, window: int) -> Attention | Latent:
-    if isinstance(memory, Latent):
-        return replace(memory, window=window)
-    return replace(memory, limit=window, law="sliding")
 
 
 def _mha(model: Model, _: str) -> Layers:
@@ -209,7 +209,7 @@ def _sliding(model: Model, argument: str) -> Layers:
     first, _, second = argument.partition("/")
     own, window = _own(model), _window(first)
     full = _one_in(model, _number(second, "sliding:W/N", 2048)) if second else frozenset()
-    return _layers(model, lambda layer: own(layer) if layer in full else _windowed(own(layer), window))
+    return _layers(model, lambda layer: own(layer) if layer in full else own(layer).with_window(window))
 
 
 def _share(model: Model, argument: str) -> Layers:
@@ -248,25 +248,26 @@ def fixed_state(model: Model, design: str) -> State:
     if design == "mamba2":
         inner = 2 * hidden
         ssm_heads = max(1, inner // 64)
-        return _state("Mamba 2", (inner + 2 * gcd(8, ssm_heads) * 128, 3), (ssm_heads, 64, 128), 4)
+        return _state(StateDesign.MAMBA_2, (inner + 2 * gcd(8, ssm_heads) * 128, 3), (ssm_heads, 64, 128), 4)
     if design == "gdn":
         k_heads = max(1, hidden // 128)
         v_heads = 2 * k_heads
-        return _state("Gated delta net", (128 * (2 * k_heads + v_heads), 3), (v_heads, 128, 128), 2)
+        return _state(StateDesign.GATED_DELTA_NET, (128 * (2 * k_heads + v_heads), 3), (v_heads, 128, 128), 2)
     if design == "kda":
-        return _state("Kimi delta attention", (3 * heads * 128, 3), (heads, 128, 128), 4)
+        return _state(StateDesign.KIMI_DELTA, (3 * heads * 128, 3), (heads, 128, 128), 4)
     if design == "linear":
         key, value = head_widths(model)
         return State(
-            design="Linear attention", parts=(StatePart(name="state", shape=(heads, value, key), element_bytes=2),)
+            design=StateDesign.LINEAR,
+            parts=(StatePart(name=StateTensor.STATE, shape=(heads, value, key), element_bytes=2),),
         )
     raise UnitError(f"state {design[:20]!r} is not known; known are {', '.join(STATES)}")
 
 
-def _state(design: str, conv: tuple[int, ...], ssm: tuple[int, ...], element_bytes: int) -> State:
+def _state(design: StateDesign, conv: tuple[int, ...], ssm: tuple[int, ...], element_bytes: int) -> State:
     parts = (
-        StatePart(name="convolution", shape=conv, element_bytes=2),
-        StatePart(name="state", shape=ssm, element_bytes=element_bytes),
+        StatePart(name=StateTensor.CONVOLUTION, shape=conv, element_bytes=2),
+        StatePart(name=StateTensor.STATE, shape=ssm, element_bytes=element_bytes),
     )
     return State(design=design, parts=parts)
 
@@ -333,15 +334,14 @@ def variant_weights(model: Model, layers: Layers, key: int, value: int) -> tuple
     before, after = ([_attending(layer) for layer in stack] for stack in (model.layers, layers))
     stated = sum(part.parameters for part in model.weights if part.name == "attention")
     count = _Count(model, key, value)
-    if not any(isinstance(memory, State) for memory in chain.from_iterable(layers)) and (
-        _only(Attention | SharedCache, before, after) or _only(Latent | SharedCache, before, after)
-    ):
+    by_head = {bool(memory.kv_heads) for memory in (*before, *after) if memory is not None and memory.attends}
+    if len(by_head) < 2 and not any(memory.kind == "state" for memory in chain.from_iterable(layers)):
         attention = stated + sum(map(count.cached, after)) - sum(map(count.cached, before))
     else:
         usual = stated // max(1, sum(memory is not None for memory in before))
         own = {memory for memory in before if memory is not None}
         attention = sum(
-            usual if memory in own and not isinstance(memory, SharedCache) else count.projections(memory)
+            usual if memory in own and memory.attends else count.projections(memory)
             for memory in chain.from_iterable(layers)
         )
     if attention == sum(part.parameters for part in model.weights if part.name in _REPLACED):
@@ -358,11 +358,7 @@ def variant_weights(model: Model, layers: Layers, key: int, value: int) -> tuple
 
 def _attending(layer: tuple[Memory, ...]) -> Memory | None:
     """What a layer attends over of its own past; None for layers that do not."""
-    return next((memory for memory in layer if isinstance(memory, Attention | Latent | SharedCache)), None)
-
-
-def _only(kinds: Any, *stacks: list[Memory | None]) -> bool:
-    return all(memory is None or isinstance(memory, kinds) for stack in stacks for memory in stack)
+    return next((memory for memory in layer if memory.projections == "attention"), None)
 
 
 class _Count:
@@ -372,44 +368,47 @@ class _Count:
         self._hidden, self._heads = model.hidden_size, model.num_attention_heads
         self._key, self._value = key, value
         # A latent model's key width holds the rotary part, which is no part of what is made of the latent.
-        latents = [memory for memory, _ in model.groups if isinstance(memory, Latent)]
+        latents = model.latents
         self._nope = max(1, key - latents[0].qk_rope_head_dim) if latents else key
 
     def cached(self, memory: Memory | None) -> int:
         """The matrices that make what is kept, or that use it in keys' and values' place; none where it is read."""
-        if isinstance(memory, Attention):
-            return self._hidden * memory.num_kv_heads * (memory.head_dim + memory.v_head_dim)
-        if isinstance(memory, Latent):
-            return self._hidden * memory.width + memory.kv_lora_rank * self._heads * (self._nope + self._value)
-        return 0
+        if memory is None:
+            return 0
+        up = memory.kv_lora_rank * self._heads * (self._nope + self._value) if isinstance(memory, Latent) else 0
+        return memory.made_by(self._hidden) + up
 
     def projections(self, memory: Memory) -> int:
         """All projections of a layer that keeps this memory."""
         hidden, heads = self._hidden, self._heads
-        if isinstance(memory, Attention):
-            return attention_parameters(hidden, heads, memory.num_kv_heads, memory.head_dim, memory.v_head_dim)
-        if isinstance(memory, Latent):
-            return mla_parameters(
-                hidden,
-                heads,
-                q_rank=None,
-                kv_rank=memory.kv_lora_rank,
-                nope=self._nope,
-                rope=memory.qk_rope_head_dim,
-                value=self._value,
-            )
-        if isinstance(memory, SharedCache):
-            return hidden * heads * (self._key + self._value)
-        return _state_projections(hidden, memory) if isinstance(memory, State) else 0
+        match memory:
+            case Attention():
+                return attention_parameters(hidden, heads, memory.num_kv_heads, memory.head_dim, memory.v_head_dim)
+            case Latent():
+                return mla_parameters(
+                    hidden,
+                    heads,
+                    q_rank=None,
+                    kv_rank=memory.kv_lora_rank,
+                    nope=self._nope,
+                    rope=memory.qk_rope_head_dim,
+                    value=self._value,
+                )
+            case SharedCache():
+                return hidden * heads * (self._key + self._value)
+            case State():
+                return _state_projections(hidden, memory)
+            case _:
+                return 0
 
 
 def _state_projections(hidden: int, memory: State) -> int:
-    shapes = {part.name: part.shape for part in memory.parts}
-    heads, rows, columns = shapes["state"]
-    if memory.design == "Mamba 2":
-        inner = heads * rows
-        return mamba2_parameters(hidden, inner, (shapes["convolution"][0] - inner) // (2 * columns), columns, heads, 4)
-    if "convolution" in shapes:
-        k_heads = (shapes["convolution"][0] - heads * rows) // (2 * columns)
-        return delta_net_parameters(hidden, k_heads, heads, columns, rows, 4)
+    matrix = memory.part(StateTensor.STATE)
+    if matrix is None:
+        return 0
+    heads, rows, columns = matrix.shape
+    if memory.design == StateDesign.MAMBA_2:
+        return mamba2_parameters(hidden, heads * rows, memory.groups, columns, heads, 4)
+    if memory.part(StateTensor.CONVOLUTION) is not None:
+        return delta_net_parameters(hidden, memory.groups, heads, columns, rows, 4)
     return attention_parameters(hidden, heads, heads, columns, rows)

@@ -16,6 +16,7 @@ from kvcore.logs import reading as reading_module
 from kvcore.logs.command import model_of
 from kvcore.logs.reading import patterns
 from kvcore.model import model_from_config
+from kvcore.scenario.scenario import decode_config
 from kvcore.sources import catalogue
 from kvcore.units import GIB, MIB
 
@@ -129,6 +130,18 @@ def test_a_whole_vllm_log_agrees_figure_by_figure() -> None:
     assert answer["scenario"] == {"model": "google/gemma-3-27b-it", "tokens": "4096"}
     assert answer["unread_lines"] == 0
     assert json.loads(json.dumps(answer)) == answer
+
+
+def test_a_file_with_a_catalogued_name_travels_as_itself(tmp_path: Path) -> None:
+    """A Hugging Face cache names a folder's model; the configuration in it may be another one."""
+    folder = tmp_path / "models--google--gemma-3-27b-it" / "snapshots" / "1"
+    folder.mkdir(parents=True)
+    own = {**catalogue.raw_config("google/gemma-3-27b-it"), "zz_mine": True}
+    (folder / "config.json").write_text(json.dumps(own), "utf-8")
+    answer = log_result(GEMMA3, str(folder)).to_dict()
+    assert all(figure["agrees"] for figure in answer["figures"])
+    assert set(answer["scenario"]) == {"config", "tokens"}
+    assert decode_config(answer["scenario"]["config"]) == own
 
 
 def test_a_wrong_model_is_said_in_numbers() -> None:

@@ -38,9 +38,9 @@ from kvcore.engines.vllm.memory import (
     profile,
     tower_peak_gib,
 )
-from kvcore.engines.vllm.tower import Tower, tower
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
+from kvcore.model.towers import Tower
 from kvcore.paths import DATA
 from kvcore.planning.pools import usable_share
 from kvcore.ranks.weights import RankWeights
@@ -314,7 +314,7 @@ def test_a_transcription_without_its_tower_is_told() -> None:
     found = of(catalogue.load("google/gemma-3n-E4B-it"), deployed())
     assert {"multimodal encoder", "weights of the tower"} <= {part.name for part in found.parts}
     assert any("not in the configuration" in note for note in found.notes)
-    assert tower(catalogue.load("google-t5/t5-small")) is None
+    assert catalogue.load("google-t5/t5-small").tower is None
 
 
 def test_replicas_of_a_mixture_gather_their_tokens() -> None:

@@ -11,11 +11,12 @@ from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import EngineError
 from kvcore.evidence import field
 from kvcore.hardware.gpus import accelerator
+from kvcore.model import model_from_config
 from kvcore.ranks.parts import COPIES
 from kvcore.ranks.weights import ROTARY, TOWERS
 from kvcore.sources import catalogue
 from kvcore.units import GIB
-from tests.models import rank_weights
+from tests.models import config, llama, rank_weights
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"
@@ -360,3 +361,14 @@ def test_stretched_positions_have_a_long_rotary_table() -> None:
     assert only("google/gemma-3-4b-it", tp=2)[1][ROTARY] == 8 * 131_072 * 256 * 2
     assert ROTARY not in only("google/gemma-3-4b-it", engine="transformers")[1]
     assert ROTARY not in only(LLAMA)[1]
+
+
+def test_the_rotary_table_is_that_of_the_numbers_and_not_of_their_text() -> None:
+    raw = config("google/gemma-3-4b-it")
+    raw["text_config"]["rope_scaling"] |= {"original_max_position_embeddings": 8192, "rope_theta": 1_000_000.0}
+    (found,) = rank_weights(model_from_config(raw, "mine"), deployment())
+    assert dict(found.parts)[ROTARY] == GIB // 2
+    # Where the limit of the context includes the stretch (4 × 4,096), the table still has 4 × 4,096 rows.
+    stretched = model_from_config(llama(rope_scaling={"type": "linear", "factor": 4.0}))
+    assert stretched.context_limit == 4 * 4096
+    assert dict(rank_weights(stretched, deployment())[0].parts)[ROTARY] == 4 * 4096 * 64 * 2

@@ -28,6 +28,9 @@ def test_heads_are_split_and_one_stays(ranks: int, heads: int) -> None:
 def test_a_latent_is_on_every_rank_and_a_state_is_split() -> None:
     v3 = model("deepseek-ai/DeepSeek-V3")
     assert rank_bytes(v3, 1000, BF16, 8) == rank_bytes(v3, 1000, BF16, 1) == 1000 * 70_272
+    # DeepSeek-V4's unfinished groups belong to all heads, as its latents do: vLLM's pages are the same on every rank.
+    v4, packed = model("deepseek-ai/DeepSeek-V4-Flash"), kv_format("fp8_ds_mla")
+    assert rank_bytes(v4, 32_768, packed, 8) == rank_bytes(v4, 32_768, packed, 1) == 141_585_408
     mamba = model("state-spaces/mamba-2.8b-hf")
     assert rank_bytes(mamba, 1000, BF16, 2) * 2 == rank_bytes(mamba, 1000, BF16, 1)
     # 64 heads of 128 × 128 in 32 bits and their convolution of 3 × 64 × 128 channels: a rank has a whole head.

@@ -103,6 +103,10 @@ def test_groups_of_quantised_weights_are_not_cut() -> None:
     assert asked(model_id, tp=8) == ""
     # fp8 made while a 16-bit checkpoint is loaded has no blocks.
     assert asked(model_id, tp=8, weight_format="fp8") == ""
+    # Qwen 1 states the width of two matrices: 11,008 / 4 = 2,752 is not a multiple either.
+    assert "11,008 over 4 ranks" in asked("Qwen/Qwen-7B-Chat", tp=4, weight_format="awq")
+    # Granite's shared experts are wider than the others: 1,536 / 4 = 384 is three groups.
+    assert asked("ibm-granite/granite-4.0-h-small", tp=4, expert_parallel=True, weight_format="awq") == ""
 
 
 def test_an_engine_that_is_not_known() -> None:

@@ -82,7 +82,7 @@ def _bf16_keys(place: Place, size: int) -> int:
 def _one_more(place: Place, size: int) -> int:
     window = _window(place.piece)
     # What transformers itself writes is sliding_window, which already counts the current token.
-    if window is None or place.tokens < window or "sliding_window_size" not in dict(place.model.reading.keys_used):
+    if window is None or place.tokens < window or not place.model.window_of_past:
         return size
     return size // (window - 1) * window
 

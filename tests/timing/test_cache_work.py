@@ -16,8 +16,8 @@ from kvcore.model.gguf import model_from_gguf
 from kvcore.model.memories import Attention, Indexer, Latent, Memory, NoMemory, SharedCache, State, StatePart
 from kvcore.model.model import Model
 from kvcore.timing import Work, cache_work, decode_cache_work, decode_step, layer_work, prefill_cache_work, prefill_step
-from kvcore.timing.pairs import chunked_pairs, windowed_pairs
 from kvcore.variants.variants import variant
+from kvcore.work import chunked_pairs, windowed_pairs
 from tests.gguf_writer import indexed, minimax_m3, write
 from tests.models import catalogue_rows, config, llama, model
 

@@ -13,7 +13,16 @@ from dataclasses import replace
 from kvcore.deployment import Request
 from kvcore.errors import EngineError
 from kvcore.model.gguf_layers import ARCHITECTURES, Architecture
-from kvcore.model.memories import Attention, CrossAttention, Latent, Memory, State
+from kvcore.model.memories import (
+    Attention,
+    CrossAttention,
+    Indexer,
+    Latent,
+    Memory,
+    NoMemory,
+    SharedCache,
+    State,
+)
 from kvcore.model.model import Model
 
 # model_types of config.json whose name in llama.cpp is the same.
@@ -58,7 +67,7 @@ NO_FLASH_ATTENTION = frozenset(("grok",))
 
 def is_gguf(model: Model) -> bool:
     """Whether the model was read from a GGUF file, so that its model_type is llama.cpp's own name."""
-    return any(key == "general.architecture" for key, _ in model.reading.keys_used)
+    return model.container == "gguf"
 
 
 def architecture(model: Model) -> str:
@@ -98,17 +107,21 @@ def held_layers(model: Model, name: str) -> tuple[tuple[Memory, ...], ...]:
 
 
 def _held(memory: Memory, rule: Architecture, model: Model) -> Memory | None:
-    if isinstance(memory, CrossAttention):
-        return None  # An encoder's output is looked at anew at each step.
-    if isinstance(memory, State):
-        return replace(memory, parts=tuple(replace(part, element_bytes=4) for part in memory.parts))
-    if isinstance(memory, Latent):
-        return _latent(memory, rule, model)
-    if not isinstance(memory, Attention) or memory.limit is None:
-        return memory
-    if rule.window in ("none", "ignored") or rule.only_with_layers not in (None, len(model.layers)):
-        return replace(memory, limit=None, law="full")
-    return replace(memory, limit=rule.fixed or memory.limit)
+    match memory:
+        case CrossAttention():
+            return None  # An encoder's output is looked at anew at each step.
+        case State():
+            return replace(memory, parts=tuple(replace(part, element_bytes=4) for part in memory.parts))
+        case Latent():
+            return _latent(memory, rule, model)
+        case Attention() if memory.limit is not None:
+            if rule.window in ("none", "ignored") or rule.only_with_layers not in (None, len(model.layers)):
+                return memory.with_window(None)
+            return replace(memory, limit=rule.fixed or memory.limit)
+        case Attention() | Indexer() | SharedCache() | NoMemory():
+            return memory
+        case _:
+            raise EngineError(f"a {memory.kind} memory is not laid out here", engine="llama.cpp")
 
 
 def _latent(memory: Latent, rule: Architecture, model: Model) -> Memory:

@@ -15,7 +15,7 @@ from kvcore.engines.llamacpp.devices import aligned, in_buffer, layer_devices, s
 from kvcore.engines.llamacpp.settings import Context, LlamaCppSettings, window_cells
 from kvcore.errors import EngineError
 from kvcore.formats import Format
-from kvcore.model.memories import Attention, Indexer, Latent, Memory, NoMemory, State
+from kvcore.model.memories import Attention, Indexer, Latent, Memory, NoMemory, State, StateTensor
 from kvcore.model.model import Model
 from kvcore.units import MIB
 
@@ -25,6 +25,8 @@ _FULL_SWA = (
 )
 
 
+# Tensors of a state that llama.cpp counts as R; the others are S.
+_SHIFTED = (StateTensor.CONVOLUTION, StateTensor.SHIFTED_TOKENS)
 # A memory, the device that holds it, and how many layers keep one there.
 Part: TypeAlias = tuple[Memory, str, int]
 
@@ -138,13 +140,15 @@ def _check_types(name: str, layers: tuple[tuple[Memory, ...], ...], settings: Ll
 
 
 def _widths(memory: Memory, k: Format, v: Format) -> tuple[tuple[str, Format, int, int], ...]:
-    if isinstance(memory, Attention):
-        return ("K", k, memory.num_kv_heads, memory.head_dim), ("V", v, memory.num_kv_heads, memory.v_head_dim)
-    if isinstance(memory, Latent):
-        return ("K", k, 1, memory.width), ("V", v, 1, memory.kv_lora_rank)
-    if isinstance(memory, Indexer):
-        return (("K", k, 1, memory.index_head_dim),)
-    return ()
+    match memory:
+        case Attention():
+            return ("K", k, memory.num_kv_heads, memory.head_dim), ("V", v, memory.num_kv_heads, memory.v_head_dim)
+        case Latent():
+            return ("K", k, 1, memory.width), ("V", v, 1, memory.kv_lora_rank)
+        case Indexer():
+            return (("K", k, 1, memory.index_head_dim),)
+        case _:
+            return ()
 
 
 def _parts(layers: tuple[tuple[Memory, ...], ...], places: tuple[str, ...]) -> list[Part]:
@@ -172,25 +176,23 @@ class _Maker:
     ) -> None:
         self.settings, self.context, self.layers, self.name = settings, context, len(layers), name
         parts = _parts(layers, layer_devices(len(layers), settings))
-        self.keeps = [part for part in parts if isinstance(part[0], Attention | Latent)]
-        self.empty = [part for part in parts if isinstance(part[0], NoMemory)]
-        self.indexers = [part for part in parts if isinstance(part[0], Indexer)]
-        self.states = [part for part in parts if isinstance(part[0], State)]
+        self.keeps = [part for part in parts if part[0].attends]
+        self.empty = [part for part in parts if part[0].kind == "none"]
+        self.indexers = [part for part in parts if part[0].kind == "indexer"]
+        self.states = [part for part in parts if part[0].kind == "state"]
         if self.states and self.indexers:
             raise EngineError(
                 f"{model.name} has states and an indexer, which are not laid out together here", engine="llama.cpp"
             )
-        self.widest_v = max(
-            (m.num_kv_heads * m.v_head_dim for m, _, _ in self.keeps if isinstance(m, Attention)), default=0
-        )
+        self.widest_v = max((m.kv_heads * m.value_width for m, _, _ in self.keeps), default=0)
 
     def attention(self) -> tuple[Cache, ...]:
         """The caches of keys and values: one, or one for full and one for sliding layers, and that of an indexer."""
         if not self.keeps:
             return ()
         cells = self.context.n_ctx_seq
-        sliding = [part for part in self.keeps if _window(part[0]) is not None]
-        full = [part for part in self.keeps if _window(part[0]) is None]
+        sliding = [part for part in self.keeps if part[0].window is not None]
+        full = [part for part in self.keeps if part[0].window is None]
         if not self.states:
             # A layer without KV heads has a tensor of no width, and is counted; recurrent models leave it out.
             full = [*full, *self.empty]
@@ -209,7 +211,7 @@ class _Maker:
         )
 
     def _window_cells(self, sliding: list[Part]) -> int:
-        windows = {_window(memory) for memory, _, _ in sliding}
+        windows = {memory.window for memory, _, _ in sliding}
         if len(windows) > 1:
             raise EngineError(f"one model has one window, and this one has {len(windows)}", engine="llama.cpp")
         return window_cells(next(iter(windows)) or 0, self.context, self.settings) if windows else 0
@@ -252,25 +254,26 @@ class _Maker:
             kind=kind, cells=cells, slots=self.context.slots, streams=self.context.streams,
             types=(self.settings.cache_type_k, self.settings.cache_type_v), rows=rows, heads=tuple(heads),
             counted_layers=sum(row.layers for row in rows),
-            window=max((_window(memory) or 0 for memory, _, _ in members), default=0),
+            window=max((memory.window or 0 for memory, _, _ in members), default=0),
         )  # fmt: skip
 
     def _row(self, memory: Memory, device: str, count: int, cells: int, with_values: bool) -> Row:
         k, v = self.settings.formats
         transposed = self.settings.flash_attn == "off" or self.name in NO_FLASH_ATTENTION
-        if isinstance(memory, Attention):
-            widths = (memory.num_kv_heads * memory.head_dim, memory.num_kv_heads * memory.v_head_dim)
-        elif isinstance(memory, Latent):
-            widths = (memory.width, 0)
-        elif isinstance(memory, NoMemory):
-            widths = (0, 0)
-        elif isinstance(memory, Indexer):
-            # MiniMax-M3's indexer has values beside its keys: one head as wide as the model's.
-            value = next(m.v_head_dim for m, _, _ in self.keeps if isinstance(m, Attention)) if with_values else 0
-            widths = (memory.index_head_dim, value)
-        else:
-            raise EngineError(f"a {memory.kind} memory is not laid out", engine="llama.cpp")
-        if transposed and isinstance(memory, Attention | NoMemory):
+        match memory:
+            case Attention():
+                widths = (memory.num_kv_heads * memory.head_dim, memory.num_kv_heads * memory.v_head_dim)
+            case Latent():
+                widths = (memory.width, 0)
+            case NoMemory():
+                widths = (0, 0)
+            case Indexer():
+                # MiniMax-M3's indexer has values beside its keys: one head as wide as the model's.
+                value = next(m.value_width for m, _, _ in self.keeps if m.kv_heads) if with_values else 0
+                widths = (memory.index_head_dim, value)
+            case _:
+                raise EngineError(f"a {memory.kind} memory is not laid out", engine="llama.cpp")
+        if transposed and (memory.kv_heads or memory.is_empty):
             # Values are stored transposed then, every layer's as wide as the widest.
             widths = (widths[0], self.widest_v)
         total = cells * self.context.streams
@@ -296,14 +299,10 @@ class _Maker:
 def _state_row(state: Memory, device: str, count: int, copies: int) -> Row:
     if not isinstance(state, State):
         raise EngineError(f"a {state.kind} memory is no state", engine="llama.cpp")
-    shifted = sum(part.bytes for part in state.parts if part.name in ("convolution", "shifted tokens"))
+    shifted = sum(part.bytes for part in state.parts if part.name in _SHIFTED)
     sizes = (copies * shifted, copies * (state.bytes - shifted))
     buffer = sum(aligned(size, device) for size in sizes)
     return Row(layers=count, device=device, k_bytes=sizes[0], v_bytes=sizes[1], buffer_bytes=buffer)
-
-
-def _window(memory: Memory) -> int | None:
-    return memory.limit if isinstance(memory, Attention) else memory.window if isinstance(memory, Latent) else None
 
 
 def device_rates(caches: tuple[Cache, ...], device: str) -> tuple[int, int, int]:

@@ -14,13 +14,9 @@ from kvcore.engines.sglang.states import STATE_DESIGNS, state_parts
 from kvcore.errors import EngineError
 from kvcore.formats import kv_format
 from kvcore.model.memories import (
-    Attention,
-    CrossAttention,
     Indexer,
     Latent,
     Memory,
-    NoMemory,
-    SharedCache,
     State,
 )
 from kvcore.model.model import Model
@@ -84,13 +80,13 @@ def check_model(model: Model, settings: SglangSettings) -> None:
     kept = [memory for memory, _ in model.kept]
     if not kept:
         raise EngineError(f"{model.name} keeps no cache", engine="sglang")
-    if any(isinstance(memory, Latent) and memory.kind != "latent" for memory in kept):
+    if any(latent.kind != "latent" for latent in model.latents):
         raise EngineError("the pools of compressed latents (DeepSeek-V4) are not followed here", engine="sglang")
-    for memory in kept:
-        if isinstance(memory, State) and memory.design not in STATE_DESIGNS:
-            raise EngineError(f"it has no pool for a {memory.design} state", engine="sglang")
+    for state in model.states:
+        if state.design not in STATE_DESIGNS:
+            raise EngineError(f"it has no pool for a {state.design} state", engine="sglang")
     for layer in model.layers:
-        if any(isinstance(memory, CrossAttention) for memory in layer) and len(layer) > 1:
+        if any(memory.kind == "cross" for memory in layer) and len(layer) > 1:
             raise EngineError("the pool of an encoder-decoder is not followed here", engine="sglang")
     heads, ranks = model.num_attention_heads, settings.attention_tp
     if heads and heads % ranks:
@@ -101,14 +97,12 @@ def check_model(model: Model, settings: SglangSettings) -> None:
 
 def has_sliding_pool(model: Model, settings: SglangSettings) -> bool:
     """Whether sliding layers have a pool of their own: the architecture's class says so, not its windows."""
-    windows = any(isinstance(memory, Attention) and memory.limit is not None for memory, _ in model.kept)
-    return windows and model.model_type in SLIDING_POOL and not settings.disable_hybrid_swa_memory
+    return model.has_windows and model.model_type in SLIDING_POOL and not settings.disable_hybrid_swa_memory
 
 
 def has_sparse_latents(model: Model) -> bool:
     """DeepSeek sparse attention: a latent with an indexer beside it."""
-    kinds = {type(memory) for memory, _ in model.kept}
-    return Latent in kinds and Indexer in kinds
+    return bool(model.latents and model.indexers)
 
 
 def resolve_dtype(model: Model, settings: SglangSettings) -> str:
@@ -147,17 +141,16 @@ def page_size(model: Model, settings: SglangSettings) -> int:
     """Tokens a page: what was asked for, else what the default kernels of the model and GPU take."""
     if has_sparse_latents(model):
         return 64
-    if any(isinstance(memory, Indexer) for memory, _ in model.kept):
+    if model.indexers:
         return 128
     if settings.page_size is not None:
         return settings.page_size
     if not settings.is_blackwell:
         return 1
-    if any(isinstance(memory, Latent) for memory, _ in model.kept):
+    if model.latents:
         return 64 if model.model_type in ("deepseek_v2", "deepseek_v3", "kimi_k2") else 1
-    attention = [memory for memory, _ in model.kept if isinstance(memory, Attention)]
-    states = any(isinstance(memory, State) for memory, _ in model.kept)
-    if not attention or (states and (model.model_type not in EXTRA_BUFFER or settings.disable_radix_cache)):
+    attention = model.attentions
+    if not attention or (model.states and (model.model_type not in EXTRA_BUFFER or settings.disable_radix_cache)):
         return 1
     return 128 if any(memory.head_dim != memory.v_head_dim for memory in attention) else 64
 
@@ -186,14 +179,14 @@ def _stage(model: Model, settings: SglangSettings, dtype: str, layers: range) ->
     swa: list[Memory] = []
     states: list[State] = []
     apart = has_sliding_pool(model, settings)
-    recurrent = any(isinstance(memory, State) for memory, _ in model.kept)
+    recurrent = bool(model.states)
     for index in layers:
         for memory in model.layers[index]:
             owner = _owner(model, memory, recurrent)
             if isinstance(owner, State):
                 states.append(owner)
             elif owner is not None:
-                sliding = apart and isinstance(owner, Attention) and owner.limit is not None
+                sliding = apart and bool(owner.kv_heads) and owner.window is not None
                 (swa if sliding else full).append(owner)
     parts = [state_parts(model, state, settings) for state in states]
     return Stage(
@@ -207,11 +200,11 @@ def _stage(model: Model, settings: SglangSettings, dtype: str, layers: range) ->
 
 def _owner(model: Model, memory: Memory, recurrent: bool) -> Memory | None:
     """What a layer's slots are sized by: layers that share a cache, or attend to nothing, have slots all the same."""
-    if isinstance(memory, SharedCache):
-        return next(own for own in model.layers[memory.owner] if isinstance(own, Attention | Latent))
-    if isinstance(memory, NoMemory):
-        return None if recurrent else next(own for own, _ in model.kept if isinstance(own, Attention | Latent))
-    return memory
+    if not memory.is_empty:
+        return memory
+    if memory.reads_layer is not None:
+        return next(own for own in model.layers[memory.reads_layer] if own.attends)
+    return None if recurrent else next(own for own, _ in model.kept if own.attends)
 
 
 def _cell(model: Model, settings: SglangSettings, dtype: str, memories: list[Memory]) -> Cell:
@@ -227,7 +220,8 @@ def _cell(model: Model, settings: SglangSettings, dtype: str, memories: list[Mem
         return Cell(
             layers=len(latents), k_bytes=row * len(latents), v_bytes=None, index_bytes=index, replicas=settings.dcp_size
         )
-    shapes = {_shape(memory) for memory in memories if not isinstance(memory, Indexer)}
+    distinct = {id(memory): memory for memory in memories}.values()
+    shapes = {_shape(memory) for memory in distinct if memory.kind != "indexer"}
     if len(shapes) > 1:
         listed = ", ".join(f"{heads} × ({k} + {v})" for heads, k, v in sorted(shapes))
         raise EngineError(f"one pool has one shape of heads, and this model has {listed}", engine="sglang")
@@ -244,11 +238,9 @@ def _cell(model: Model, settings: SglangSettings, dtype: str, memories: list[Mem
 
 
 def _shape(memory: Memory) -> tuple[int, int, int]:
-    if isinstance(memory, CrossAttention):
-        return memory.num_kv_heads, memory.head_dim, memory.head_dim
-    if isinstance(memory, Attention):
-        return memory.num_kv_heads, memory.head_dim, memory.v_head_dim
-    raise EngineError(f"a {memory.kind} memory has no pool", engine="sglang")
+    if not memory.kv_heads:
+        raise EngineError(f"a {memory.kind} memory has no pool", engine="sglang")
+    return memory.kv_heads, memory.key_width, memory.value_width
 
 
 def _rows(heads: int, width: int, layers: int, dtype: str, settings: SglangSettings) -> int:

@@ -30,7 +30,6 @@ from kvcore.engines.sglang.settings import (
     SglangSettings,
     make_settings,
 )
-from kvcore.model.memories import Attention, Indexer, State
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import WeightFormat
 from kvcore.ranks.rules import RankRules, Ways
@@ -265,16 +264,15 @@ def _notes(model: Model, settings: SglangSettings) -> tuple[Note, ...]:
     on, pages = f"The rules of SGLang {VERSION} on CUDA", "buffers have one padding page more."
     rules = Note(f"{on}, without speculation; {pages}", kind="rules", with_draft=f"{on}; {pages}")
     notes: list[str] = []
-    kept = [memory for memory, _ in model.kept]
-    windows = any(isinstance(memory, Attention) and memory.limit is not None for memory in kept)
+    windows = model.has_windows
     if windows and not has_sliding_pool(model, settings):
         notes.append("SGLang has no sliding pool for this architecture: every layer has slots for every token.")
     if windows and has_sliding_pool(model, settings):
         ratio = settings.swa_full_tokens_ratio
         notes.append(f"The sliding pool has {ratio:g} slots for each slot of the full pool, whatever the window.")
-    if any(isinstance(memory, State) for memory in kept):
+    if model.states:
         notes.append("Slots of states also hold those of cached prefixes; a request may run with fewer than counted.")
-    if any(isinstance(memory, Indexer) for memory in kept) and settings.version != VERSION:
+    if model.indexers and settings.version != VERSION:
         notes.append("Older versions left the indexer's keys out of the size that they log.")
     if settings.kv_cache_dtype == "auto" and model.cache_format == "fp8":
         notes.append("auto takes the fp8 that ModelOpt declares; for other quantisers SGLang keeps 16 bits.")

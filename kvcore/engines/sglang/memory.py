@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kvcore.engines.overheads import AddedOverheads, Estimate, added, driver, runtime
 from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.errors import EngineError
-from kvcore.model.memories import Latent, State
+from kvcore.model.memories import StateDesign
 from kvcore.model.model import Model
 from kvcore.terms import Range, Term
 
@@ -58,13 +58,12 @@ def _graph_mib(model: Model, settings: SglangSettings) -> float:
         if settings.graph_batch > 300:
             reserved += 1.5 * settings.graph_batch * settings.dp_size
     if _prefill_graphs(model, settings):
-        latent = any(isinstance(memory, Latent) for memory, _ in model.kept)
-        reserved += 1.5 * 1024 if latent else 8 * _prefill_sizes(settings.prefill_chunk)
+        reserved += 1.5 * 1024 if model.latents else 8 * _prefill_sizes(settings.prefill_chunk)
     return reserved
 
 
 def _prefill_graphs(model: Model, settings: SglangSettings) -> bool:
-    delta = any(isinstance(memory, State) and memory.design == "Kimi delta attention" for memory, _ in model.kept)
+    delta = any(state.design == StateDesign.KIMI_DELTA for state in model.states)
     return not (settings.disable_cuda_graph or settings.pp_size > 1 or settings.dcp_size > 1 or delta)
 
 

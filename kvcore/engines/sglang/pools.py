@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from kvcore.engines.sglang.cells import EXTRA_BUFFER, Stage, has_sliding_pool, page_size
 from kvcore.engines.sglang.settings import SglangSettings
-from kvcore.model.memories import Attention, CrossAttention, State
+from kvcore.model.memories import CrossAttention
 from kvcore.model.model import Model
 
 # Architectures whose class counts its window without the current token (get_attention_sliding_window_size).
@@ -57,12 +57,12 @@ def request_need(model: Model, settings: SglangSettings) -> Need:
     swa = 0
     if has_sliding_pool(model, settings):
         swa = -(-(min(settings.context_length, _window(model)) + page) // page) * page
-    recurrent = any(isinstance(memory, State) for memory, _ in model.kept)
-    return Need(tokens=tokens, swa_tokens=swa, state_slots=_slots_per_request(model, settings) if recurrent else 0)
+    slots = _slots_per_request(model, settings) if model.states else 0
+    return Need(tokens=tokens, swa_tokens=swa, state_slots=slots)
 
 
 def _window(model: Model) -> int:
-    longest = max(memory.limit or 0 for memory, _ in model.kept if isinstance(memory, Attention))
+    longest = max(memory.limit or 0 for memory in model.attentions)
     return longest - 1 if model.model_type in _WINDOW_WITHOUT_CURRENT else longest
 
 

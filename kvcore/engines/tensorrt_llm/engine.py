@@ -22,7 +22,7 @@ from kvcore.engines.tensorrt_llm.settings import (
     make_settings,
 )
 from kvcore.errors import EngineError
-from kvcore.model.memories import Attention, Indexer, Latent, State
+from kvcore.model.memories import Memory, State
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import WeightFormat
 from kvcore.ranks.rules import RankRules, Ways
@@ -148,9 +148,8 @@ def _request_bytes(pools: tuple[WindowPool, ...], settings: TensorRtLlmSettings)
 
 
 def _group(model: Model, pool: WindowPool, settings: TensorRtLlmSettings) -> Group:
-    latent = any(isinstance(memory, Latent) for memory, _ in model.kept)
     return Group(
-        kinds=("latent" if latent else "sliding" if pool.window < settings.max_seq_len else "full",),
+        kinds=("latent" if model.latents else "sliding" if pool.window < settings.max_seq_len else "full",),
         layers=pool.layers,
         page_bytes=settings.tokens_per_block * pool.token_bytes // pool.layers,
         block_size=settings.tokens_per_block,
@@ -226,15 +225,14 @@ def _notes(model: Model, settings: TensorRtLlmSettings) -> tuple[Note, ...]:
     file += ["enable_attention_dp: true"] if settings.enable_attention_dp else []
     if file:
         notes.append(f"{CONFIG}: {'; '.join(file)}")
-    sliding = [memory for memory, _ in model.kept if isinstance(memory, Attention) and memory.limit is not None]
-    if sliding and not settings.max_attention_window:
+    if model.has_windows and not settings.max_attention_window:
         notes.append(
             "Sliding layers keep every token unless max_attention_window names their windows; here that is "
             f"{_pattern(model, settings)}."
         )
     if len(settings.windows) > 1 and len(set(settings.windows)) > 1:
         notes.append("Memory is divided between the windows once, at the start; the pool that is full first decides.")
-    if resolve_dtype(model, settings) == "nvfp4" or any(isinstance(memory, Indexer) for memory, _ in model.kept):
+    if resolve_dtype(model, settings) == "nvfp4" or model.indexers:
         notes.append("The GiB that is logged leaves out or rounds scales and indexer keys; ours counts all bytes.")
     return (rules, *map(Note, notes))
 
@@ -248,8 +246,8 @@ def _pattern(model: Model, settings: TensorRtLlmSettings) -> str:
     return ""
 
 
-def _layer_window(layer: tuple[object, ...], settings: TensorRtLlmSettings) -> int:
-    limits = [memory.limit for memory in layer if isinstance(memory, Attention) and memory.limit is not None]
+def _layer_window(layer: tuple[Memory, ...], settings: TensorRtLlmSettings) -> int:
+    limits = [memory.window for memory in layer if memory.window is not None]
     return min([settings.max_seq_len, *limits])
 
 

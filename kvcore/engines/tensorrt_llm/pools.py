@@ -41,22 +41,20 @@ def check_model(model: Model) -> None:
     kept = [memory for memory, _ in model.kept]
     if not kept:
         raise EngineError(f"{model.name} keeps no cache", engine="tensorrt-llm")
-    latent = any(isinstance(memory, Latent) for memory in kept)
     for memory in kept:
-        plain = isinstance(memory, Attention) and memory.head_dim == memory.v_head_dim and not latent
-        latents = isinstance(memory, Latent) and memory.kind == "latent"
-        if not (plain or latents or (isinstance(memory, Indexer) and latent)):
+        plain = memory.attends and memory.kv_heads and memory.key_width == memory.value_width and not model.latents
+        if not (plain or memory.kind == "latent" or (memory.kind == "indexer" and model.latents)):
             raise EngineError(f"not followed here: {_refusal(memory)}", engine="tensorrt-llm")
     if any(memory.kind == "shared" for memory, _ in model.groups):
         raise EngineError("layers that share a cache are not followed here", engine="tensorrt-llm")
-    widths = {memory.head_dim for memory in kept if isinstance(memory, Attention)}
+    widths = {memory.head_dim for memory in model.attentions}
     if len(widths) > 1:
         listed = " and ".join(str(width) for width in sorted(widths))
         raise EngineError(f"one cache has heads of one width, and this model has {listed}", engine="tensorrt-llm")
 
 
 def _refusal(memory: Memory) -> str:
-    if isinstance(memory, Attention):
+    if memory.attends and memory.kv_heads:
         return "keys and values of different widths"
     words = {"state": "the cache of recurrent states", "cross": "the cache of cross attention"}
     return words.get(memory.kind, f"this design of {memory.kind} caches")
@@ -95,7 +93,7 @@ def _pools(model: Model, settings: TensorRtLlmSettings, dtype: str, layers: rang
     members: dict[int, list[tuple[Memory, ...]]] = {}
     for local, index in enumerate(layers):
         members.setdefault(windows[local % len(windows)], []).append(model.layers[index])
-    if len(members) > 1 and any(isinstance(memory, Latent) for memory, _ in model.kept):
+    if len(members) > 1 and model.latents:
         raise EngineError("latent caches take one window size only", engine="tensorrt-llm")
     return tuple(
         WindowPool(window=window, layers=len(own), token_bytes=_token_bytes(own, settings, dtype))
@@ -106,16 +104,19 @@ def _pools(model: Model, settings: TensorRtLlmSettings, dtype: str, layers: rang
 def _token_bytes(layers: list[tuple[Memory, ...]], settings: TensorRtLlmSettings, dtype: str) -> int:
     numbers = index_bytes = 0
     for memory in (memory for layer in layers for memory in layer):
-        if isinstance(memory, Attention):
-            # Ranks round their share of the heads up, so none has less than one.
-            heads = -(-memory.num_kv_heads // settings.attention_tp)
-            numbers += 2 * heads * memory.head_dim
-        elif isinstance(memory, Latent):
-            numbers += memory.width
-        elif isinstance(memory, Indexer):
-            index_bytes += memory.entry_bytes()
-        elif not isinstance(memory, NoMemory):
-            raise EngineError(f"a {memory.kind} memory has no pool", engine="tensorrt-llm")
+        match memory:
+            case Attention():
+                # Ranks round their share of the heads up, so none has less than one.
+                heads = -(-memory.num_kv_heads // settings.attention_tp)
+                numbers += 2 * heads * memory.head_dim
+            case Latent():
+                numbers += memory.width
+            case Indexer():
+                index_bytes += memory.entry_bytes()
+            case NoMemory():
+                pass
+            case _:
+                raise EngineError(f"a {memory.kind} memory has no pool", engine="tensorrt-llm")
     if dtype == "nvfp4":
         if numbers % _SCALE_BLOCK:
             raise EngineError(

@@ -15,7 +15,6 @@ from kvcore.engines.transformers.layers import OWN_CODE, Held, held_layers, laye
 from kvcore.engines.transformers.memory import overheads
 from kvcore.engines.transformers.settings import OPTIONS, VERSION, TransformersSettings, make_settings
 from kvcore.errors import EngineError
-from kvcore.model.memories import State
 from kvcore.model.model import Model
 from kvcore.ranks.rules import RankRules
 from kvcore.terms import Term
@@ -227,7 +226,7 @@ def _notes(model: Model, settings: TransformersSettings, layers: tuple[tuple[Hel
             "Estimated: packed sizes as the backends' code has them, when the most tokens wait unquantized; while a "
             "layer is quantized anew, its whole cache exists in the model's dtype as well."
         )
-    if any(isinstance(memory, State) for memory, _ in model.kept):
+    if model.states:
         notes.append("Convolutions keep all their columns, and states the dtype that the reference code computes in.")
     return (rules, *map(Note, notes))
 

@@ -10,15 +10,13 @@ from functools import partial
 
 from kvcore.engines.transformers.settings import TransformersSettings
 from kvcore.errors import EngineError
-from kvcore.model.memories import Attention, CrossAttention, Indexer, Latent, Memory, State
+from kvcore.model.memories import Attention, CrossAttention, Indexer, Latent, Memory, State, StateTensor
 from kvcore.model.model import Model
 
 # Where the model class keeps something else than its memories say; by model_type.
 NO_CACHE = frozenset({"openai-gpt"})
 # GPT-Neo masks its local layers, but its cache drops nothing.
 WINDOWS_KEEP_ALL = frozenset({"gpt_neo"})
-# MiMo-V2 counts sliding_window_size without the current token.
-WINDOW_OF_TOKENS_BEFORE = frozenset({"mimo_v2_flash"})
 # Falcon repeats its KV heads to every query head before it keeps them.
 KV_HEADS_REPEATED = frozenset({"falcon"})
 CONVOLUTION_WITHOUT_CURRENT = frozenset({"recurrent_gemma"})
@@ -80,7 +78,7 @@ def held_layers(model: Model, settings: TransformersSettings) -> tuple[tuple[Hel
     if settings.cache_implementation == "quantized":
         _check_quantizable(model)
     element = settings.element_bytes(model)
-    if any(isinstance(memory, Latent) and memory.kind != "latent" for memory, _ in model.kept):
+    if any(latent.kind != "latent" for latent in model.latents):
         return _compressed_layers(model, settings, element)
     held = partial(_held, model, settings, element)
     return tuple((held(memory), count) for memory, count in model.kept)
@@ -88,8 +86,8 @@ def held_layers(model: Model, settings: TransformersSettings) -> tuple[tuple[Hel
 
 def _check_quantizable(model: Model) -> None:
     for memory, _ in model.groups:
-        full = isinstance(memory, Attention) and memory.limit is None
-        if not (full or (isinstance(memory, Latent) and memory.kind == "latent")):
+        full = memory.attends and memory.kv_heads and memory.window is None
+        if not full and memory.kind != "latent":
             raise EngineError(
                 f"QuantizedCache takes models with full attention only, and this one has {memory.kind} layers",
                 engine="transformers",
@@ -99,26 +97,28 @@ def _check_quantizable(model: Model) -> None:
 def _held(model: Model, settings: TransformersSettings, element: int, memory: Memory) -> Held:
     static = settings.cache_implementation == "static"
     counter = _COUNTER if static else 0
-    if isinstance(memory, Attention):
-        return _attention(model, settings, element, memory)
-    if isinstance(memory, CrossAttention):
-        row = 2 * memory.num_kv_heads * memory.head_dim * element
-        return Held(kind="cross", constant_bytes=row * memory.source_tokens)
-    if isinstance(memory, Latent):
-        numbers = (memory.kv_lora_rank, memory.qk_rope_head_dim)
-        quantized = settings.cache_implementation == "quantized" and settings.cache_backend == "fp8"
-        return Held(
-            kind="latent",
-            token_bytes=memory.width * element,
-            counter_bytes=counter + (_FP8_SCALES if quantized else 0),
-            numbers=tuple(number for number in numbers if number),
-        )
-    if isinstance(memory, Indexer):
-        # Indexer keys are kept in the model's dtype, not in the engines' 8 bits.
-        return Held(kind="indexer", token_bytes=memory.index_head_dim * element, counter_bytes=counter)
-    if isinstance(memory, State):
-        return Held(kind="state", constant_bytes=_state_bytes(model, memory, element))
-    raise EngineError(f"a {memory.kind} memory is not followed here", engine="transformers")
+    match memory:
+        case Attention():
+            return _attention(model, settings, element, memory)
+        case CrossAttention():
+            row = 2 * memory.num_kv_heads * memory.head_dim * element
+            return Held(kind="cross", constant_bytes=row * memory.source_tokens)
+        case Latent():
+            numbers = (memory.kv_lora_rank, memory.qk_rope_head_dim)
+            quantized = settings.cache_implementation == "quantized" and settings.cache_backend == "fp8"
+            return Held(
+                kind="latent",
+                token_bytes=memory.width * element,
+                counter_bytes=counter + (_FP8_SCALES if quantized else 0),
+                numbers=tuple(number for number in numbers if number),
+            )
+        case Indexer():
+            # Indexer keys are kept in the model's dtype, not in the engines' 8 bits.
+            return Held(kind="indexer", token_bytes=memory.index_head_dim * element, counter_bytes=counter)
+        case State():
+            return Held(kind="state", constant_bytes=_state_bytes(model, memory, element))
+        case _:
+            raise EngineError(f"a {memory.kind} memory is not followed here", engine="transformers")
 
 
 def _compressed_layers(model: Model, settings: TransformersSettings, element: int) -> tuple[tuple[Held, int], ...]:
@@ -129,7 +129,7 @@ def _compressed_layers(model: Model, settings: TransformersSettings, element: in
         )
     counts: dict[Held, int] = {}
     for layer in model.layers:
-        ratios = [memory.tokens_per_entry for memory in layer if isinstance(memory, Latent)]
+        ratios = [memory.tokens_per_entry for memory in layer if memory.attends]
         for memory in layer:
             held = _compressed(memory, max(ratios), len(layer) == 1, element)
             counts[held] = counts.get(held, 0) + 1
@@ -137,21 +137,26 @@ def _compressed_layers(model: Model, settings: TransformersSettings, element: in
 
 
 def _compressed(memory: Memory, ratio: int, alone: bool, element: int) -> Held:
-    if isinstance(memory, Latent) and memory.window is not None:
-        # The caches of compressed layers know that key and value are one tensor; a plain window's does not.
-        row = memory.width * element * (2 if alone else 1)
-        return Held(kind="sliding", token_bytes=row, most=memory.window - 1, counter_bytes=_COUNTER)
-    if isinstance(memory, Latent):
-        return Held(kind="compressed", token_bytes=memory.width * element, tokens_per_entry=memory.tokens_per_entry)
-    if isinstance(memory, Indexer):
-        row = memory.index_head_dim * element
-        return Held(kind="indexer", token_bytes=row, tokens_per_entry=memory.tokens_per_entry)
-    if isinstance(memory, State):
-        rows, _, width = memory.parts[0].shape
-        # A value and a gate a row; where windows overlap, half of the last one stays, its gates in fp32.
-        overlap = ratio * width // 2 * (element + 4) if rows > ratio else 0
-        return Held(kind="state", tokens_per_entry=ratio, waiting_bytes=2 * width * element, overlap_bytes=overlap)
-    raise EngineError(f"a {memory.kind} memory beside compressed latents is not followed here", engine="transformers")
+    match memory:
+        case Latent() if memory.window is not None:
+            # The caches of compressed layers know that key and value are one tensor; a plain window's does not.
+            row = memory.width * element * (2 if alone else 1)
+            return Held(kind="sliding", token_bytes=row, most=memory.window - 1, counter_bytes=_COUNTER)
+        case Latent():
+            row = memory.width * element
+            return Held(kind="compressed", token_bytes=row, tokens_per_entry=memory.tokens_per_entry)
+        case Indexer():
+            row = memory.index_head_dim * element
+            return Held(kind="indexer", token_bytes=row, tokens_per_entry=memory.tokens_per_entry)
+        case State():
+            rows, _, width = memory.parts[0].shape
+            # A value and a gate a row; where windows overlap, half of the last one stays, its gates in fp32.
+            overlap = ratio * width // 2 * (element + 4) if rows > ratio else 0
+            return Held(kind="state", tokens_per_entry=ratio, waiting_bytes=2 * width * element, overlap_bytes=overlap)
+        case _:
+            raise EngineError(
+                f"a {memory.kind} memory beside compressed latents is not followed here", engine="transformers"
+            )
 
 
 def _attention(model: Model, settings: TransformersSettings, element: int, memory: Attention) -> Held:
@@ -172,7 +177,7 @@ def _most(model: Model, settings: TransformersSettings, memory: Attention) -> tu
     window = memory.limit
     if window is None or model.model_type in WINDOWS_KEEP_ALL:
         return None, _COUNTER if static else 0
-    if model.model_type in WINDOW_OF_TOKENS_BEFORE and "sliding_window_size" in dict(model.reading.keys_used):
+    if model.window_of_past:
         window += 1
     # Between steps a growing window holds W − 1 tokens: with the one that is computed next they are W.
     return window if static else window - 1, _COUNTER
@@ -182,10 +187,10 @@ def _state_bytes(model: Model, state: State, element: int) -> int:
     total = 0
     for part in state.parts:
         shape, size = part.shape, part.element_bytes
-        if part.name == "convolution":
+        if part.name == StateTensor.CONVOLUTION:
             extra = 0 if model.model_type in CONVOLUTION_WITHOUT_CURRENT else 1
             shape, size = (*shape[:-1], shape[-1] + extra), element
-        elif part.name == "state" and model.model_type in STATES_IN_FP32:
+        elif part.name == StateTensor.STATE and model.model_type in STATES_IN_FP32:
             size = 4
         numbers = size
         for side in shape:

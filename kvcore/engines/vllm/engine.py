@@ -31,7 +31,7 @@ from kvcore.engines.vllm.settings import (
 from kvcore.engines.vllm.specs import Spec, block_size, layer_specs, resolve_format, spared_layers
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import Accelerator
-from kvcore.model.memories import Latent, State
+from kvcore.model.memories import State
 from kvcore.model.model import Model
 from kvcore.model.stored_bits import UP_PROJECTION
 from kvcore.model.weight_formats import WeightFormat
@@ -281,7 +281,7 @@ def _expert_width_pad(deployment: Deployment) -> int:
 
 def _adjusted(model: Model, settings: VllmSettings) -> VllmSettings:
     """Settings that vLLM changes by itself: on CPU, MLA models prefill whole and cache no prefixes."""
-    if settings.is_cpu and any(isinstance(memory, Latent) for memory, _ in model.kept):
+    if settings.is_cpu and model.latents:
         batched = max(settings.max_model_len, settings.batched_tokens)
         return replace(settings, max_num_batched_tokens=batched, enable_prefix_caching=False)
     return settings

@@ -8,7 +8,6 @@ from kvcore.deployment import Request
 from kvcore.engines.base import Option, longest_request, own_values
 from kvcore.engines.releases import followed, release
 from kvcore.engines.vllm.settings import CPU_VERSION, V1_ONLY_FROM, VERSION, VllmSettings, has_small_defaults
-from kvcore.engines.vllm.tower import tower
 from kvcore.model.model import Model
 from kvcore.ranks.parts import prediction_head
 
@@ -96,7 +95,7 @@ def make_settings(model: Model, asked: Request) -> VllmSettings:
 
 
 def _pictures(model: Model) -> Literal["none", "tokens", "cross"]:
-    made = tower(model)
+    made = model.tower
     return "none" if made is None else "cross" if made.crosses else "tokens"
 
 

@@ -19,9 +19,10 @@ from kvcore.engines.overheads import Shape, shape
 from kvcore.engines.releases import release
 from kvcore.engines.vllm.flags import check_version, make_settings
 from kvcore.engines.vllm.settings import VERSION, VllmSettings, default_utilization
-from kvcore.engines.vllm.tower import Tower, kept_tokens, tower
+from kvcore.engines.vllm.tower import kept_tokens
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
+from kvcore.model.towers import Tower
 from kvcore.paths import DATA
 from kvcore.terms import Term
 from kvcore.units import GIB
@@ -162,7 +163,7 @@ def profile(
     if settings is None:
         settings = make_settings(model, deployment)
     version = release(settings.version)
-    made, pictures = shape(model, deployment.tp), reads or tower(model)
+    made, pictures = shape(model, deployment.tp), reads or model.tower
     old, (tokens, seqs, chunked) = settings.older_core, settings.batch(deployment.context)
     graphs = 0 if deployment.enforce_eager or version < GRAPHS_DEDUCTED else captured_graphs(seqs)
     last = stage is None or stage == deployment.pp - 1
@@ -445,7 +446,7 @@ def pool(
     """
     utilization = default_utilization(version) if utilization is None else utilization
     if not 0 < utilization <= 1:
-        raise EngineError(f"vllm: gpu_memory_utilization {utilization} is not within 0 … 1")
+        raise EngineError(f"gpu_memory_utilization {utilization} is not within 0 … 1", engine="vllm")
     share = ceil(total_bytes * utilization)
     graphs = cuda_graph_bytes if release(check_version(version)) >= GRAPHS_DEDUCTED else 0
     left = share - weights_bytes - non_torch_bytes - activation_peak_bytes - graphs
@@ -459,7 +460,7 @@ def pool(
         terms.append(Term(name="CUDA graphs", formula=f"− {graphs:,} B, estimated", value=graphs, unit="B"))
     if left <= 0:
         raise EngineError(
-            "vllm: no available memory for the cache blocks; raise gpu_memory_utilization or use more GPUs"
+            "no available memory for the cache blocks; raise gpu_memory_utilization or use more GPUs", engine="vllm"
         )
     terms.append(Term(name="left for the cache", formula=f"{left:,} B", value=left, unit="B"))
     return CacheMemory(kv_bytes=left, terms=tuple(terms))

@@ -21,8 +21,9 @@ from kvcore.engines.vllm.memory import (
     tower_peak_gib,
 )
 from kvcore.engines.vllm.settings import VllmSettings, batch_defaults
-from kvcore.engines.vllm.tower import UNSTATED_WEIGHTS, Tower, lacks_tower
+from kvcore.engines.vllm.tower import UNSTATED_WEIGHTS, lacks_tower
 from kvcore.model.model import Model
+from kvcore.model.towers import Tower
 from kvcore.terms import Range
 from kvcore.units import GIB
 

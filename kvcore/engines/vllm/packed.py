@@ -14,7 +14,8 @@ from dataclasses import replace
 from kvcore.engines.releases import release
 from kvcore.engines.vllm.groups import BlockGroup
 from kvcore.engines.vllm.settings import PACKED_DENSELY, SLOTS_BY_SIZE, VllmSettings
-from kvcore.engines.vllm.specs import Placed, Spec, block_size, memory_layers, resolve_format
+from kvcore.engines.vllm.specs import Placed, Spec, SpecKind, block_size, memory_layers, resolve_format
+from kvcore.errors import EngineError
 from kvcore.formats import KVFormat
 from kvcore.model.memories import Indexer, Latent, Memory, State
 from kvcore.model.model import Model
@@ -26,7 +27,7 @@ _WINDOW_BLOCK = 64
 
 def is_packed(model: Model) -> bool:
     """Whether the model keeps windows of latents or compressed latents, as DeepSeek-V4 does."""
-    return any(isinstance(memory, Latent) and memory.kind != "latent" for memory, _ in model.kept)
+    return any(latent.kind != "latent" for latent in model.latents)
 
 
 def packed_groups(model: Model, settings: VllmSettings) -> tuple[BlockGroup, ...]:
@@ -35,7 +36,7 @@ def packed_groups(model: Model, settings: VllmSettings) -> tuple[BlockGroup, ...
     block = block_size(model, settings, kv)
     buckets: dict[object, list[Placed]] = {}
     for memory, layers in memory_layers(model):
-        overlapping = any(isinstance(beside, Indexer) for beside in model.layers[layers[0]])
+        overlapping = any(beside.kind == "indexer" for beside in model.layers[layers[0]])
         spec = _spec(memory, kv, block, overlapping)
         buckets.setdefault((spec.family, spec.block_size), []).append((spec, tuple(layers)))
     if is_slotted(settings):
@@ -90,21 +91,27 @@ def counted_blocks(groups: tuple[BlockGroup, ...], settings: VllmSettings) -> in
 
 
 def _spec(memory: Memory, kv: KVFormat, block: int, overlapping: bool) -> Spec:
-    if isinstance(memory, State):
-        rows, pair, width = memory.parts[0].shape
-        # The compressor of four tokens overlaps its windows and has blocks of 4 rows, the other one blocks of 8.
-        size = 4 if overlapping else 8
-        page = size * pair * width * memory.parts[0].element_bytes
-        return _padded(Spec(kind="sliding", block_size=size, page_bytes=page, unpadded_bytes=page, reach=rows))
-    if isinstance(memory, Latent) and memory.window is not None:
-        page = _WINDOW_BLOCK * memory.entry_bytes(kv)
-        return _padded(
-            Spec(kind="sliding", block_size=_WINDOW_BLOCK, page_bytes=page, unpadded_bytes=page, reach=memory.window)
-        )
-    law = memory.growth(kv)
-    page = block // law.tokens_per_entry * law.bytes_per_entry
-    kind = "indexer" if isinstance(memory, Indexer) else "latent"
-    return _padded(Spec(kind=kind, block_size=block, page_bytes=page, unpadded_bytes=page))  # type: ignore[arg-type]
+    match memory:
+        case State():
+            rows, pair, width = memory.parts[0].shape
+            # The compressor of four tokens overlaps its windows and has blocks of 4 rows, the other one blocks of 8.
+            size = 4 if overlapping else 8
+            page = size * pair * width * memory.parts[0].element_bytes
+            return _padded(Spec(kind="sliding", block_size=size, page_bytes=page, unpadded_bytes=page, reach=rows))
+        case Latent() if memory.window is not None:
+            page = _WINDOW_BLOCK * memory.entry_bytes(kv)
+            return _padded(
+                Spec(
+                    kind="sliding", block_size=_WINDOW_BLOCK, page_bytes=page, unpadded_bytes=page, reach=memory.window
+                )
+            )
+        case Latent() | Indexer():
+            law = memory.growth(kv)
+            page = block // law.tokens_per_entry * law.bytes_per_entry
+            kind: SpecKind = "indexer" if memory.kind == "indexer" else "latent"
+            return _padded(Spec(kind=kind, block_size=block, page_bytes=page, unpadded_bytes=page))
+        case _:
+            raise EngineError(f"a {memory.kind} memory is not laid out beside windows of latents", engine="vllm")
 
 
 def _padded(spec: Spec) -> Spec:

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import lcm, prod
+from math import lcm
 from typing import Literal, TypeAlias
 
 from kvcore.engines.vllm.settings import VllmSettings
 from kvcore.errors import EngineError
 from kvcore.formats import KVFormat, kv_format
-from kvcore.model.memories import Attention, CrossAttention, Indexer, Latent, Memory, State, StatePart
+from kvcore.model.memories import (
+    Attention,
+    CrossAttention,
+    Indexer,
+    Latent,
+    Memory,
+    State,
+    StateDesign,
+    StatePart,
+    StateTensor,
+)
 from kvcore.model.model import Model
 
 SpecKind = Literal["full", "sliding", "chunked", "latent", "indexer", "state", "cross"]
@@ -22,7 +32,7 @@ DEFAULT_BLOCK = 16
 CPU_BLOCK = 128
 _CPU_KERNEL = 32
 # States that follow mamba_ssm_cache_dtype, which a CPU with AVX-512 BF16 sets to fp32 (platforms/cpu.py, 0.32).
-_CPU_FP32 = ("Gated delta net", "Mamba 2")
+_CPU_FP32 = (StateDesign.GATED_DELTA_NET, StateDesign.MAMBA_2)
 # vLLM's MLA kernels want the blocks of hybrid models in multiples of 128 (platforms/interface.py).
 _MLA_HYBRID_ALIGNMENT = 128
 # FlashInfer's gated delta net prefill, chosen on SM90, checkpoints on boundaries of 64 tokens.
@@ -80,13 +90,10 @@ _SPARED_ENDS, _SPARED_FORMAT = 2, "bf16"
 
 def resolve_format(model: Model, settings: VllmSettings) -> KVFormat:
     """vLLM's own rule for the cache format: packed layouts for DeepSeek-V4 and for fp8 beside an indexer."""
-    memories = [memory for memory, _ in model.kept]
-    if any(isinstance(memory, Latent) and memory.kind != "latent" for memory in memories):
+    if any(latent.kind != "latent" for latent in model.latents):
         return kv_format("fp8_ds_mla")
     wanted = model.resolve_format(settings.kv_cache_dtype)
-    has_indexer = any(isinstance(memory, Indexer) for memory in memories)
-    has_latent = any(isinstance(memory, Latent) for memory in memories)
-    if has_indexer and has_latent and wanted.name == "fp8":
+    if model.indexers and model.latents and wanted.name == "fp8":
         return kv_format("fp8_ds_mla")
     return wanted
 
@@ -120,7 +127,7 @@ def spared_layers(model: Model, kv: KVFormat) -> frozenset[int]:
     Source: vLLM, quantization/turboquant/config.py and engine/arg_utils.py, which add them to
     --kv-cache-dtype-skip-layers whatever is asked for. A model with recurrent states is compressed in all layers.
     """
-    if not kv.name.startswith("turboquant") or any(isinstance(memory, State) for memory, _ in model.kept):
+    if not kv.name.startswith("turboquant") or model.states:
         return frozenset()
     count, ends = len(model.layers), min(_SPARED_ENDS, len(model.layers) // 2)
     return frozenset({*range(ends), *range(count - ends, count)})
@@ -160,47 +167,45 @@ def _check(model: Model, settings: VllmSettings) -> None:
     if model.num_attention_heads and model.num_attention_heads % tp:
         raise EngineError(f"{model.num_attention_heads} attention heads cannot be split over {tp} ranks", engine="vllm")
     for memory, _ in model.kept:
-        if dcp > 1 and isinstance(memory, Attention) and memory.limit is not None:
+        if dcp > 1 and memory.kv_heads and memory.window is not None:
             raise EngineError("decode context parallel does not work with sliding or chunked attention", engine="vllm")
-        if isinstance(memory, Attention) and dcp > max(1, tp // memory.num_kv_heads):
+        if memory.attends and memory.kv_heads and dcp > max(1, tp // memory.kv_heads):
             raise EngineError(
-                f"decode_context_parallel_size {dcp} is more than the {max(1, tp // memory.num_kv_heads)} copies "
-                f"that {tp} ranks keep of {memory.num_kv_heads} KV heads",
+                f"decode_context_parallel_size {dcp} is more than the {max(1, tp // memory.kv_heads)} copies "
+                f"that {tp} ranks keep of {memory.kv_heads} KV heads",
                 engine="vllm",
             )
 
 
 def block_size(model: Model, settings: VllmSettings, kv: KVFormat) -> int:
     """Tokens a block before hybrid growth: what was asked for, else what the attention kernels prefer."""
-    memories = [memory for memory, _ in model.kept]
-    latents = [memory for memory in memories if isinstance(memory, Latent)]
+    latents = model.latents
     if settings.is_cpu:
-        return _cpu_block_size(memories, bool(latents), settings)
+        return _cpu_block_size(model, settings)
     if settings.block_size is not None:
         return settings.block_size
     if any(latent.kind != "latent" for latent in latents):
         return 256
-    indexers = [memory for memory in memories if isinstance(memory, Indexer)]
-    if indexers:
+    if model.indexers:
         return 64 if latents else 128
     if latents:
         # FLASH_ATTN_MLA takes 16-bit caches in blocks of 16, FLASHMLA 8-bit ones in blocks of 64 (SM90).
         return 64 if kv.k.bits == 8 else DEFAULT_BLOCK
-    widest = max((memory.head_dim for memory in memories if isinstance(memory, Attention)), default=0)
+    widest = max((memory.head_dim for memory in model.attentions), default=0)
     # Heads of 512 in fp8 run on a FlashAttention 4 kernel that takes blocks of 64 (SM90, flash_attn.py).
     return 64 if widest > 256 and kv.k.bits == 8 and settings.compute_capability == 9.0 else DEFAULT_BLOCK
 
 
-def _cpu_block_size(memories: list[Memory], latent: bool, settings: VllmSettings) -> int:
+def _cpu_block_size(model: Model, settings: VllmSettings) -> int:
     """vLLM on CPU (0.32, platforms/cpu.py): 128; MLA only 16; beside windows the next multiple of 32."""
-    if latent:
+    if model.latents:
         return DEFAULT_BLOCK
     asked = settings.block_size
     if asked is None:
         return CPU_BLOCK
     if asked % _CPU_KERNEL == 0:
         return asked
-    if any(isinstance(memory, Attention) and memory.limit is not None for memory in memories):
+    if model.has_windows:
         return _cdiv(asked, _CPU_KERNEL) * _CPU_KERNEL
     raise EngineError(
         f"no common block size for {asked} on CPU, whose attention takes multiples of {_CPU_KERNEL}", engine="vllm"
@@ -208,40 +213,37 @@ def _cpu_block_size(memories: list[Memory], latent: bool, settings: VllmSettings
 
 
 def _spec(memory: Memory, kv: KVFormat, block: int, settings: VllmSettings) -> Spec:
-    tp = settings.tensor_parallel_size
-    if isinstance(memory, Attention):
-        heads = max(1, memory.num_kv_heads // tp)
-        page = block * kv.kv_bytes(heads, memory.head_dim, memory.v_head_dim)
-        return Spec(kind=memory.law, block_size=block, page_bytes=page, unpadded_bytes=page, reach=memory.limit,
-                    heads=heads, widths=(memory.head_dim, memory.v_head_dim))  # fmt: skip
-    if isinstance(memory, CrossAttention):
-        heads = max(1, memory.num_kv_heads // tp)
-        page = block * kv.kv_bytes(heads, memory.head_dim, memory.head_dim)
-        return Spec(kind="cross", block_size=block, page_bytes=page, unpadded_bytes=page, heads=heads,
-                    widths=(memory.head_dim, memory.head_dim))  # fmt: skip
-    if isinstance(memory, Latent):
-        page = block * memory.entry_bytes(kv)
-        return Spec(kind="latent", block_size=block, page_bytes=page, unpadded_bytes=page, widths=(memory.width, 0))
-    if isinstance(memory, Indexer):
-        page = block * memory.entry_bytes()
-        return Spec(kind="indexer", block_size=block, page_bytes=page, unpadded_bytes=page,
-                    widths=(memory.index_head_dim, 0))  # fmt: skip
-    if isinstance(memory, State):
-        size = state_bytes(memory, settings)
-        checkpoints = _checkpoint_pages(memory, settings)
-        return Spec(kind="state", block_size=block, page_bytes=size, unpadded_bytes=size, checkpoint_pages=checkpoints)
-    raise EngineError(f"a {memory.kind} memory is not laid out", engine="vllm")
+    match memory:
+        case Attention() | CrossAttention():
+            heads = max(1, memory.kv_heads // settings.tensor_parallel_size)
+            page = block * kv.kv_bytes(heads, memory.key_width, memory.value_width)
+            kind: SpecKind = memory.law if isinstance(memory, Attention) else "cross"
+            return Spec(kind=kind, block_size=block, page_bytes=page, unpadded_bytes=page, reach=memory.window,
+                        heads=heads, widths=(memory.key_width, memory.value_width))  # fmt: skip
+        case Latent():
+            page = block * memory.entry_bytes(kv)
+            return Spec(kind="latent", block_size=block, page_bytes=page, unpadded_bytes=page, widths=(memory.width, 0))
+        case Indexer():
+            page = block * memory.entry_bytes()
+            return Spec(kind="indexer", block_size=block, page_bytes=page, unpadded_bytes=page,
+                        widths=(memory.index_head_dim, 0))  # fmt: skip
+        case State():
+            size = state_bytes(memory, settings)
+            return Spec(kind="state", block_size=block, page_bytes=size, unpadded_bytes=size,
+                        checkpoint_pages=_checkpoint_pages(memory, settings))  # fmt: skip
+        case _:
+            raise EngineError(f"a {memory.kind} memory is not laid out", engine="vllm")
 
 
 def _checkpoint_pages(state: State, settings: VllmSettings) -> int:
     """Prefill checkpoints that prefix caching keeps: Mamba 2 always, a gated delta net with FlashInfer (SM90)."""
-    if state.design == "Mamba 2":
+    if state.design == StateDesign.MAMBA_2:
         return 1
     return int(_flashinfer_delta_net(state, settings))
 
 
 def _flashinfer_delta_net(state: State, settings: VllmSettings) -> bool:
-    return state.design == "Gated delta net" and not settings.is_cpu and settings.compute_capability == 9.0
+    return state.design == StateDesign.GATED_DELTA_NET and not settings.is_cpu and settings.compute_capability == 9.0
 
 
 def state_bytes(state: State, settings: VllmSettings) -> int:
@@ -253,25 +255,16 @@ def state_bytes(state: State, settings: VllmSettings) -> int:
 def _part_bytes(part: StatePart, state: State, tp: int, settings: VllmSettings) -> int:
     shape = list(part.shape)
     element = part.element_bytes
-    if part.name == "convolution":
+    if part.name == StateTensor.CONVOLUTION:
         # Tokens that are only proposed have columns of their own until they are accepted.
         shape[1] += settings.num_speculative_tokens
-    if part.name == "convolution" and state.design == "Mamba 2":
-        shape[0] = _mamba2_channels(state, shape[0], tp)
-    if part.name == "state" and settings.is_cpu and settings.cpu_avx512_bf16 and state.design in _CPU_FP32:
+    if part.name == StateTensor.CONVOLUTION and state.design == StateDesign.MAMBA_2:
+        shape[0] = state.channels(tp)
+    if part.name == StateTensor.STATE and settings.is_cpu and settings.cpu_avx512_bf16 and state.design in _CPU_FP32:
         element = 4
     if shape[0] % tp:
         raise EngineError(f"a {state.design} state of {shape[0]} cannot be split over {tp} ranks", engine="vllm")
     return replace(part, shape=(shape[0] // tp, *shape[1:]), element_bytes=element).bytes
-
-
-def _mamba2_channels(state: State, channels: int, tp: int) -> int:
-    """Convolution channels, the groups of B and C extended to one a rank where they do not divide."""
-    # A GGUF file states heads × head_dim as one number.
-    *heads, size = next(part.shape for part in state.parts if part.name == "state")
-    inner = prod(heads)
-    groups = (channels - inner) // (2 * size)
-    return channels if groups % tp == 0 else inner + 2 * tp * size
 
 
 def _align_hybrid(model: Model, specs: dict[Memory, Spec], state: int, settings: VllmSettings) -> dict[Memory, Spec]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from kvcore.errors import ConfigError, UnknownLayoutError
 from kvcore.formats import element_format
 from kvcore.model.keys import Keys, model_dtype
-from kvcore.model.memories import Attention, CrossAttention, Memory, NoMemory, SharedCache, State, StatePart
+from kvcore.model.memories import Attention, Memory, NoMemory, SharedCache, State, StateDesign, StatePart, StateTensor
 from kvcore.model.readers.shape import (
     Family,
     Geometry,
@@ -148,6 +148,7 @@ def finish(keys: Keys, family: Family, geometry: Geometry, layers: list[tuple[Me
         head_dim=geometry.head_dim,
         vocab_size=vocabulary,
         experts=feed_forward.experts,
+        widths=feed_forward.widths,
         tally=tally if vocabulary and feed_forward.dense_width else None,
     )
 
@@ -157,22 +158,15 @@ def count_layers(tally: Tally, geometry: Geometry, layers: list[tuple[Memory, ..
     own_query = geometry.hidden * geometry.heads * (geometry.head_dim + geometry.v_head_dim)
     for index, memories in enumerate(layers):
         first = memories[0]
-        if isinstance(first, Attention):
+        if first.kv_heads:
             tally.add(
-                "attention",
+                first.projections,
                 attention_parameters(
-                    geometry.hidden, geometry.heads, first.num_kv_heads, first.head_dim, first.v_head_dim
+                    geometry.hidden, geometry.heads, first.kv_heads, first.key_width, first.value_width
                 ),
             )
-        elif isinstance(first, SharedCache):
-            tally.add("attention", own_query)
-        elif isinstance(first, CrossAttention):
-            tally.add(
-                "cross-attention",
-                attention_parameters(
-                    geometry.hidden, geometry.heads, first.num_kv_heads, first.head_dim, first.head_dim
-                ),
-            )
+        elif first.reads_layer is not None:
+            tally.add(first.projections, own_query)
         feed_forward.count(tally, index)
         tally.add("norms", 2 * geometry.hidden)
 
@@ -260,7 +254,9 @@ def read_mimo_v2(keys: Keys, family: Family) -> Shape:
     layers: list[tuple[Memory, ...]] = [
         (sliding if law == "sliding" else attention_memory(keys, geometry, law),) for law in laws
     ]
-    return finish(keys, family, geometry, layers)
+    # Without that key it is sliding_window, which counts the current token, as everywhere.
+    of_past = keys.stated("sliding_window_size")
+    return replace(finish(keys, family, geometry, layers), window_of_past=of_past)
 
 
 def read_step(keys: Keys, family: Family) -> Shape:
@@ -287,8 +283,8 @@ def read_yuan(keys: Keys, family: Family) -> Shape:
     """Yuan 2: localized filtering looks at the last two hidden states, which every layer keeps beside its cache."""
     shape = read_attention(keys, family)
     element = int(element_format(model_dtype(keys)).bits) // 8
-    recent = StatePart(name="hidden states", shape=(2, shape.hidden_size), element_bytes=element)
-    state = State(design="Localized filtering", parts=(recent,))
+    recent = StatePart(name=StateTensor.HIDDEN_STATES, shape=(2, shape.hidden_size), element_bytes=element)
+    state = State(design=StateDesign.LOCALIZED_FILTERING, parts=(recent,))
     return replace(shape, layers=tuple((*memories, state) for memories in shape.layers))
 
 
@@ -353,10 +349,10 @@ def _nas_memory(block: Keys, heads: int, head_dim: int) -> Memory:
 def _nas_weights(
     tally: Tally, memory: Memory, feed_forward: dict[str, object], hidden: int, heads: int, index: int
 ) -> None:
-    if isinstance(memory, Attention):
+    if memory.kv_heads:
         tally.add(
             "attention",
-            attention_parameters(hidden, heads, memory.num_kv_heads, memory.head_dim, memory.v_head_dim),
+            attention_parameters(hidden, heads, memory.kv_heads, memory.key_width, memory.value_width),
         )
     elif memory == _LINEAR:
         tally.add("attention", hidden * hidden)
@@ -427,7 +423,7 @@ def _gemma_extras(keys: Keys, shape: Shape, layers: list[tuple[Memory, ...]], on
     if extra:
         tally.add("per-layer embeddings", rows * extra * len(layers), extra * len(layers))
         tally.add("per-layer projections", len(layers) * 3 * hidden * extra)
-    shared = sum(isinstance(memories[0], SharedCache) for memories in layers)
+    shared = sum(memories[0].kind == "shared" for memories in layers)
     width = keys.optional("intermediate_size") or 0
     if keys.flag("use_double_wide_mlp"):
         tally.add("feed-forward", shared * 3 * hidden * width)
@@ -436,8 +432,8 @@ def _gemma_extras(keys: Keys, shape: Shape, layers: list[tuple[Memory, ...]], on
     if one_projection:
         for memories in layers:
             memory = memories[0]
-            if isinstance(memory, Attention) and memory.law == "full":
-                tally.add("attention", -hidden * memory.num_kv_heads * memory.v_head_dim)
+            if memory.kind == "full":
+                tally.add("attention", -hidden * memory.kv_heads * memory.value_width)
     return shape
 
 

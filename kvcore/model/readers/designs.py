@@ -10,7 +10,7 @@ from collections.abc import Callable
 from kvcore.errors import ConfigError, UnknownLayoutError
 from kvcore.formats import element_format
 from kvcore.model.keys import Keys, model_dtype
-from kvcore.model.memories import State, StatePart
+from kvcore.model.memories import State, StateDesign, StatePart, StateTensor
 from kvcore.model.readers.shape import (
     Family,
     read_head_dim,
@@ -35,15 +35,15 @@ def _element_bytes(name: str) -> int:
     return int(element_format(name).bits) // 8
 
 
-def compressor_state(name: str, rows: int, width: int) -> State:
+def compressor_state(design: StateDesign, rows: int, width: int) -> State:
     """The rolling rows of a DeepSeek-V4 compressor: values and gates, in fp32."""
-    return State(design=name, parts=(StatePart(name="rows", shape=(rows, 2, width), element_bytes=4),))
+    return State(design=design, parts=(StatePart(name=StateTensor.ROWS, shape=(rows, 2, width), element_bytes=4),))
 
 
-def _state(design: str, conv: tuple[int, ...], conv_bytes: int, ssm: tuple[int, ...], ssm_bytes: int) -> State:
-    parts = [StatePart(name="state", shape=ssm, element_bytes=ssm_bytes)]
+def _state(design: StateDesign, conv: tuple[int, ...], conv_bytes: int, ssm: tuple[int, ...], ssm_bytes: int) -> State:
+    parts = [StatePart(name=StateTensor.STATE, shape=ssm, element_bytes=ssm_bytes)]
     if conv[-1] > 0:
-        parts.insert(0, StatePart(name="convolution", shape=conv, element_bytes=conv_bytes))
+        parts.insert(0, StatePart(name=StateTensor.CONVOLUTION, shape=conv, element_bytes=conv_bytes))
     return State(design=design, parts=tuple(parts))
 
 
@@ -60,7 +60,7 @@ def mamba1(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
     rank = keys.get("mamba_dt_rank", "time_step_rank")
     dt_rank = -(-hidden // 16) if rank in (None, "auto") else keys.check(rank, ("mamba_dt_rank",), 1, 2**20)
     memory = _state(
-        "Mamba 1", (inner, conv - 1), _element_bytes(model_dtype(keys)), (inner, state),
+        StateDesign.MAMBA_1, (inner, conv - 1), _element_bytes(model_dtype(keys)), (inner, state),
         state_bytes_per_element(keys, family),
     )  # fmt: skip
     return memory, mamba1_parameters(hidden, inner, state, conv, dt_rank)
@@ -84,7 +84,7 @@ def mamba2(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
     state = keys.integer("mamba_d_state", "ssm_state_size", "state_size", default=128, high=2**16)
     conv = keys.integer("mamba_d_conv", "conv_kernel", default=4, high=1024)
     memory = _state(
-        "Mamba 2", (inner + 2 * groups * state, conv - 1), _element_bytes(model_dtype(keys)),
+        StateDesign.MAMBA_2, (inner + 2 * groups * state, conv - 1), _element_bytes(model_dtype(keys)),
         (heads, head_dim, state), state_bytes_per_element(keys, family),
     )  # fmt: skip
     return memory, mamba2_parameters(hidden, inner, groups, state, heads, conv)
@@ -103,11 +103,11 @@ def mamba_ssm(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
     if own.text("layer") == "Mamba2":
         head_dim, size = own.integer("headdim", default=64), own.integer("d_state", default=128, high=2**16)
         groups = own.integer("ngroups", default=1)
-        memory = _state("Mamba 2", (inner + 2 * groups * size, conv - 1), element,
+        memory = _state(StateDesign.MAMBA_2, (inner + 2 * groups * size, conv - 1), element,
                         (max(1, inner // head_dim), head_dim, size), element)  # fmt: skip
         return memory, mamba2_parameters(hidden, inner, groups, size, max(1, inner // head_dim), conv)
     size = own.integer("d_state", default=16, high=2**16)
-    memory = _state("Mamba 1", (inner, conv - 1), element, (inner, size), element)
+    memory = _state(StateDesign.MAMBA_1, (inner, conv - 1), element, (inner, size), element)
     return memory, mamba1_parameters(hidden, inner, size, conv, -(-hidden // 16))
 
 
@@ -120,7 +120,7 @@ def gated_delta_net(keys: Keys, family: Family, hidden: int) -> tuple[State, int
     conv = keys.integer("linear_conv_kernel_dim", default=4, high=1024)
     channels = 2 * k_heads * k_dim + v_heads * v_dim
     memory = _state(
-        "Gated delta net", (channels, conv - 1), _element_bytes(model_dtype(keys)), (v_heads, v_dim, k_dim),
+        StateDesign.GATED_DELTA_NET, (channels, conv - 1), _element_bytes(model_dtype(keys)), (v_heads, v_dim, k_dim),
         state_bytes_per_element(keys, family),
     )  # fmt: skip
     return memory, delta_net_parameters(hidden, k_heads, v_heads, k_dim, v_dim, conv)
@@ -136,7 +136,7 @@ def kimi_delta(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
         heads, width = keys.integer("linear_num_heads", high=2**14), keys.integer("linear_head_dim", high=2**14)
         conv = keys.integer("linear_conv_kernel_dim", default=4, high=1024)
     memory = _state(
-        "Kimi delta attention", (3 * heads * width, conv - 1), _element_bytes(model_dtype(keys)),
+        StateDesign.KIMI_DELTA, (3 * heads * width, conv - 1), _element_bytes(model_dtype(keys)),
         (heads, width, width), state_bytes_per_element(keys, family),
     )  # fmt: skip
     inner = heads * width
@@ -148,7 +148,7 @@ def lightning(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
     """Lightning (linear) attention: a square matrix for each head, no convolution."""
     heads = read_heads(keys)
     width = read_head_dim(keys, hidden, heads)
-    memory = _state("Linear attention", (0,), 0, (heads, width, width), state_bytes_per_element(keys, family))
+    memory = _state(StateDesign.LINEAR, (0,), 0, (heads, width, width), state_bytes_per_element(keys, family))
     return memory, 5 * hidden * heads * width
 
 
@@ -158,16 +158,16 @@ def short_convolution(keys: Keys, family: Family, hidden: int) -> tuple[State, i
     length = keys.integer("conv_L_cache", default=3, high=1024)
     keys.know("conv_dim_out", "conv_use_xavier_init")
     columns = StatePart(
-        name="convolution", shape=(channels, length - 1), element_bytes=_element_bytes(model_dtype(keys))
+        name=StateTensor.CONVOLUTION, shape=(channels, length - 1), element_bytes=_element_bytes(model_dtype(keys))
     )
-    return State(design="Short convolution", parts=(columns,)), 4 * hidden * channels + channels * length
+    return State(design=StateDesign.SHORT_CONVOLUTION, parts=(columns,)), 4 * hidden * channels + channels * length
 
 
 def rg_lru(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
     """RG-LRU (Griffin, RecurrentGemma): one number a channel in fp32, and a convolution."""
     width = keys.integer("lru_width", default=hidden)
     conv = keys.integer("conv1d_width", default=4, high=1024)
-    memory = _state("RG-LRU", (width, conv - 1), _element_bytes(model_dtype(keys)), (width,), 4)
+    memory = _state(StateDesign.RG_LRU, (width, conv - 1), _element_bytes(model_dtype(keys)), (width,), 4)
     heads = read_heads(keys)
     return memory, 3 * hidden * width + width * conv + 2 * width * width // heads
 
@@ -175,9 +175,11 @@ def rg_lru(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
 def rwkv4(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
     """RWKV-4: two shifted tokens, and numerator, denominator and maximum of each channel in fp32."""
     inner = keys.integer("attention_hidden_size", default=hidden)
-    shift = StatePart(name="shifted tokens", shape=(2, hidden), element_bytes=_element_bytes(model_dtype(keys)))
-    wkv = StatePart(name="wkv", shape=(3, inner), element_bytes=4)
-    return State(design="RWKV-4", parts=(shift, wkv)), 4 * hidden * inner
+    shift = StatePart(
+        name=StateTensor.SHIFTED_TOKENS, shape=(2, hidden), element_bytes=_element_bytes(model_dtype(keys))
+    )
+    wkv = StatePart(name=StateTensor.WKV, shape=(3, inner), element_bytes=4)
+    return State(design=StateDesign.RWKV_4, parts=(shift, wkv)), 4 * hidden * inner
 
 
 def rwkv_matrix(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
@@ -187,9 +189,11 @@ def rwkv_matrix(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
     keys.know("num_attention_heads", "head_size_divisor")
     if inner % width:
         raise ConfigError(f"config.json: hidden_size {inner} is not divisible by head_size {width}")
-    shift = StatePart(name="shifted tokens", shape=(2, hidden), element_bytes=_element_bytes(model_dtype(keys)))
-    wkv = StatePart(name="wkv", shape=(inner // width, width, width), element_bytes=4)
-    return State(design=str(family.options.get("design", "RWKV")), parts=(shift, wkv)), 5 * hidden * inner
+    shift = StatePart(
+        name=StateTensor.SHIFTED_TOKENS, shape=(2, hidden), element_bytes=_element_bytes(model_dtype(keys))
+    )
+    wkv = StatePart(name=StateTensor.WKV, shape=(inner // width, width, width), element_bytes=4)
+    return State(design=StateDesign.RWKV, parts=(shift, wkv)), 5 * hidden * inner
 
 
 DESIGNS: dict[str, Design] = {

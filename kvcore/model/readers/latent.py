@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvcore.errors import ConfigError
 from kvcore.formats import ELEMENT_FORMATS
 from kvcore.model.keys import Keys
-from kvcore.model.memories import INDEXER_FP8, Indexer, Latent, Memory
+from kvcore.model.memories import INDEXER_FP8, Indexer, Latent, Memory, StateDesign
 from kvcore.model.readers.attention import attention_memory, finish, read_attention, read_geometry
 from kvcore.model.readers.designs import compressor_state, kimi_delta
 from kvcore.model.readers.shape import Family, Shape, read_heads, read_hidden, read_layers
@@ -108,7 +108,7 @@ def _finish(keys: Keys, family: Family, stack: list[tuple[Memory, ...]], each: i
     per_layer = mla_layer_parameters(keys, hidden, heads)
     for index, memories in enumerate(stack):
         tally.add("attention", each * per_layer)
-        if isinstance(memories[-1], Indexer):
+        if memories[-1].kind == "indexer":
             tally.add("indexer", _indexer_parameters(keys, hidden))
         feed_forward.count(tally, index)
         if each > 1:
@@ -122,6 +122,7 @@ def _finish(keys: Keys, family: Family, stack: list[tuple[Memory, ...]], each: i
         key_head_dim=key_width(keys),
         vocab_size=vocabulary,
         experts=feed_forward.experts,
+        widths=feed_forward.widths,
         tally=tally,
     )
 
@@ -224,10 +225,10 @@ def _v4_layer(head_dim: int, rope: int, window: int, ratio: int, index: Indexer)
         return (recent,)
     compressed = Latent(kv_lora_rank=nope, qk_rope_head_dim=rope, tokens_per_entry=ratio, packed_bytes=packed)
     overlap = 2 if ratio == 4 else 1
-    state = compressor_state("compressor", overlap * ratio, overlap * head_dim)
+    state = compressor_state(StateDesign.COMPRESSOR, overlap * ratio, overlap * head_dim)
     if ratio != index.tokens_per_entry:
         return (recent, compressed, state)
-    index_state = compressor_state("indexer compressor", 2 * ratio, 2 * index.index_head_dim)
+    index_state = compressor_state(StateDesign.INDEXER_COMPRESSOR, 2 * ratio, 2 * index.index_head_dim)
     return (recent, compressed, index, state, index_state)
 
 
@@ -244,7 +245,7 @@ def _finish_v4(keys: Keys, family: Family, stack: list[tuple[Memory, ...]], head
         query = hidden * q_rank + q_rank * heads * head_dim
         output = heads * head_dim * o_rank + groups * o_rank * hidden
         tally.add("attention", query + hidden * head_dim + output)
-        overlap = 2 if any(isinstance(memory, Indexer) for memory in memories) else 1
+        overlap = 2 if any(memory.kind == "indexer" for memory in memories) else 1
         if len(memories) > 1:
             tally.add("compressors", 2 * hidden * overlap * head_dim)
         if overlap == 2:
@@ -258,6 +259,7 @@ def _finish_v4(keys: Keys, family: Family, stack: list[tuple[Memory, ...]], head
         head_dim=head_dim,
         vocab_size=vocabulary,
         experts=feed_forward.experts,
+        widths=feed_forward.widths,
         tally=tally if feed_forward.experts else None,
     )
 
@@ -285,6 +287,7 @@ def read_kimi(keys: Keys, family: Family) -> Shape:
         key_head_dim=key_width(keys),
         vocab_size=vocabulary,
         experts=feed_forward.experts,
+        widths=feed_forward.widths,
         tally=tally,
     )
 

@@ -45,6 +45,7 @@ def read_recurrent(keys: Keys, family: Family) -> Shape:
         head_dim=geometry.head_dim if geometry else 0,
         vocab_size=vocabulary,
         experts=feed_forward.experts,
+        widths=feed_forward.widths,
         tally=tally if vocabulary and not family.options.get("weights_unknown") else None,
     )
 

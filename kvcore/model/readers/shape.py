@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kvcore.errors import ConfigError
 from kvcore.model.keys import MAX_LAYERS, Keys
 from kvcore.model.memories import Memory
-from kvcore.model.model import Experts
+from kvcore.model.model import NO_WIDTHS, Experts, Widths
 from kvcore.model.weights import Tally
 
 
@@ -47,6 +47,8 @@ class Shape:
     key_head_dim: int | None = None
     vocab_size: int | None = None
     experts: Experts | None = None
+    widths: Widths = NO_WIDTHS
+    window_of_past: bool = False
     tally: Tally | None = None
 
 
@@ -93,6 +95,26 @@ def read_head_dim(keys: Keys, hidden: int, heads: int) -> int:
             f"config.json: hidden_size {hidden:,} is not divisible by {heads:,} heads, and no head_dim is stated"
         )
     return hidden // heads
+
+
+# Keys that give some layers a number of query heads of their own; a reader has to take them into account.
+_OWN_HEADS = ("num_query_heads", "swa_num_attention_heads", "num_attention_heads_per_layer", "attention.head_count")
+
+
+def other_query_heads(keys: Keys, heads: int) -> tuple[str, ...]:
+    """The keys, with their paths, by which some layers have other query heads than `heads`; 0 is no attention."""
+    names = [name for name in _OWN_HEADS if name in keys.used and _differs(keys.raw.get(name), heads)]
+    found = [keys.path + name for name in names]
+    for child in keys.children:
+        own = child.raw.get("num_attention_heads")
+        if child.path.endswith("attention_other_setting.") and "num_attention_heads" in child.used:
+            found += [f"{child.path}num_attention_heads"] if _differs(own, heads) else []
+    return tuple(found)
+
+
+def _differs(stated: object, heads: int) -> bool:
+    entries = stated if isinstance(stated, list | tuple) else (stated,)
+    return any(entry not in (heads, 0, None) for entry in entries)
 
 
 def check_kv_heads(heads: int, kv_heads: int) -> int:

@@ -9,7 +9,7 @@ from kvcore.engines.base import Group, Layout
 from kvcore.engines.reserve import Reservation
 from kvcore.formats import KVFormat
 from kvcore.hardware.gpus import Accelerator
-from kvcore.model import Attention, CrossAttention, Indexer, Latent, Memory, Model, NoMemory, SharedCache, State
+from kvcore.model import Model
 from kvcore.scenario.scenario import Scenario
 from kvcore.sizing import SizeResult, growth_laws, resident_bytes
 from kvcore.units import format_bytes, format_tokens
@@ -101,7 +101,7 @@ def groups(model: Model, tokens: int, kv: KVFormat, source: int | None) -> tuple
     grows: dict[tuple[str, tuple[str, str]], bool] = {}
     for memory, count in model.groups:
         law = memory.growth(kv, source)
-        key = (memory.kind, keeps(memory, source))
+        key = (memory.kind, memory.keeps(source))
         entry = found.setdefault(key, [0, 0])
         entry[0] += count
         entry[1] += count * law.at(tokens)
@@ -114,33 +114,6 @@ def groups(model: Model, tokens: int, kv: KVFormat, source: int | None) -> tuple
         for (kind, kept), (count, size) in found.items()
     ]  # fmt: skip
     return tuple(sorted(rows, key=lambda row: -row.bytes))
-
-
-def keeps(memory: Memory, source: int | None = None) -> tuple[str, str]:
-    """What a layer with this memory keeps, as the end of `52 layers …`, and what that is made of or for."""
-    if isinstance(memory, Attention):
-        heads = f"{plural(memory.num_kv_heads, 'KV head')} of {memory.head_dim}"
-        if memory.law == "sliding":
-            return f"keep the last {memory.limit:,} tokens", heads
-        if memory.law == "chunked":
-            return f"keep the current chunk of at most {memory.limit:,} tokens", heads
-        return "keep every token", heads
-    if isinstance(memory, Latent):
-        numbers = f"{memory.kv_lora_rank} + {memory.qk_rope_head_dim} numbers"
-        if memory.window is not None:
-            return f"keep one vector of {numbers} for each of the last {memory.window:,} tokens", ""
-        each = "token" if memory.tokens_per_entry == 1 else f"{memory.tokens_per_entry} tokens"
-        return f"keep one latent vector of {numbers} for every {each}", ""
-    if isinstance(memory, Indexer):
-        return f"keep an index key of {memory.index_head_dim} numbers", "to choose which tokens to read"
-    if isinstance(memory, State):
-        return f"keep a state of fixed size ({memory.design})", "whatever the length"
-    if isinstance(memory, CrossAttention):
-        tokens = memory.source_tokens if source is None else source
-        return f"keep the keys and values of {tokens:,} source tokens", ""
-    if isinstance(memory, SharedCache):
-        return "keep nothing of their own: they read another layer's cache", ""
-    return (f"keep nothing ({memory.reason})" if isinstance(memory, NoMemory) else ""), ""
 
 
 def where_sentence(model: Model, rows: tuple[LayerGroup, ...]) -> str:
@@ -369,7 +342,7 @@ def _copies(model: Model, ranks: int) -> list[str]:
     found = []
     if any(memory.kind in ("latent", "compressed", "indexer") for memory in memories):
         found.append("A latent cannot be divided by heads: every rank keeps the whole of it.")
-    heads = min((memory.num_kv_heads for memory in memories if isinstance(memory, Attention)), default=ranks)
+    heads = min((memory.num_kv_heads for memory in model.attentions), default=ranks)
     if heads < ranks:
         found.append(f"A rank never holds less than one KV head: {heads} of them on {ranks:,} ranks are copied.")
     return found

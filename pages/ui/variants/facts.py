@@ -8,7 +8,7 @@ import streamlit as st
 
 from kvcore.engines.reserve import stored_by
 from kvcore.hardware.gpus import Accelerator, accelerator
-from kvcore.model import Attention, CrossAttention, Indexer, Latent, Model
+from kvcore.model import Model
 from kvcore.planning.room import Room, gpus_for, room
 from kvcore.ranks.memories import on_rank
 from kvcore.scenario.scenario import HOST_GPUS, Scenario
@@ -208,13 +208,12 @@ def part_words(model: Model, whole: int, part: int, count: int) -> str:
 
 def _copies(model: Model, count: int) -> list[str]:
     """What is not split evenly over `count` GPUs, in words."""
-    memories = [memory for memory, _ in model.kept]
     found = []
-    if any(isinstance(memory, Latent) for memory in memories):
+    if model.latents:
         found.append("a latent is copied to every GPU")
-    if any(isinstance(memory, Indexer) for memory in memories):
+    if model.indexers:
         found.append("index keys are copied to every GPU")
-    heads = {memory.num_kv_heads for memory in memories if isinstance(memory, Attention | CrossAttention)}
+    heads = {memory.kv_heads for memory, _ in model.kept if memory.kv_heads}
     for number in sorted(heads):
         if number < count:
             found.append(

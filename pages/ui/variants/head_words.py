@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kvcore.formats import KVFormat
-from kvcore.model import Attention, CrossAttention, Indexer, Latent, Memory, Model, NoMemory, SharedCache, State
+from kvcore.model import Attention, CrossAttention, Indexer, Latent, Memory, Model, NoMemory, State
 from kvcore.model.memories import KINDS, StatePart
 from kvcore.units import format_bytes
 from pages.ui.size.words import plural
@@ -57,9 +57,9 @@ def blocks(model: Model) -> tuple[Block, ...]:
         layers.update(found.keys())
         places.update(found)
         for memory in layer:
-            if isinstance(memory, SharedCache):
-                for part in dict.fromkeys(_parts(model.layers[memory.owner])):
-                    owners.setdefault(part, Counter())[memory.owner] += 1
+            if (owner := memory.reads_layer) is not None:
+                for part in dict.fromkeys(_parts(model.layers[owner])):
+                    owners.setdefault(part, Counter())[owner] += 1
     made = [
         Block(memories=part, layers=count, places=places[part], owners=tuple(owners.get(part, Counter()).items()))
         for part, count in layers.items()
@@ -73,18 +73,17 @@ def _parts(layer: tuple[Memory, ...]) -> Iterator[tuple[Memory, ...]]:
         # DeepSeek-V4: every query reads the window and the compressed entries, and the states are their compressors'.
         yield tuple(sorted(layer, key=_rank))
         return
-    indexers = tuple(memory for memory in layer if isinstance(memory, Indexer))
+    indexers = tuple(memory for memory in layer if memory.kind == "indexer")
     for memory in layer:
-        if isinstance(memory, Attention | Latent):
+        if memory.attends:
             yield (memory, *indexers)
-        elif not isinstance(memory, Indexer | SharedCache):
+        elif memory.kind not in ("indexer", "shared"):
             yield (memory,)
 
 
 def _rank(memory: Memory) -> tuple[bool, bool, bool]:
     """The window first, then compressed entries, then the keys that choose among them, then what makes them."""
-    window = isinstance(memory, Latent) and memory.window is not None
-    return isinstance(memory, State), isinstance(memory, Indexer), not window
+    return memory.kind == "state", memory.kind == "indexer", memory.window is None
 
 
 def describe(model: Model, source_tokens: int | None = None) -> str:
@@ -93,10 +92,10 @@ def describe(model: Model, source_tokens: int | None = None) -> str:
     for block in blocks(model):
         heads = plural(model.num_attention_heads, "query head")
         parts = [sharing(block, model, counted=True) + _reach(block, source_tokens)]
-        if model.num_attention_heads and not isinstance(block.main, State | NoMemory) and heads not in parts[0]:
+        if model.num_attention_heads and block.main.kind not in ("state", "none") and heads not in parts[0]:
             parts.insert(0, heads)
         entries = block.memories if block.compressed else block.memories[1:]
-        parts += [_entry_words(memory) for memory in entries if isinstance(memory, Latent | Indexer)]
+        parts += [words for memory in entries if (words := _entry_words(memory))]
         if block.readers:
             parts.append(readers_words(block))
         sentences.append("; ".join([parts[0], *map(lower, parts[1:]), where(block, model)]))
@@ -106,8 +105,8 @@ def describe(model: Model, source_tokens: int | None = None) -> str:
 def sharing(block: Block, model: Model, counted: bool = False) -> str:
     """What the heads share, as a sentence without its end; `counted` where the query heads were just named."""
     main, queries = block.main, model.num_attention_heads
-    if isinstance(main, Attention | CrossAttention):
-        heads, width = main.num_kv_heads, _width_words(main)
+    if main.kv_heads:
+        heads, width = main.kv_heads, _width_words(main)
         if not queries:
             return f"{plural(heads, 'KV head')} of {width}"
         if heads == 1:
@@ -139,7 +138,7 @@ def title(block: Block, model: Model, source: int | None, alone: bool) -> tuple[
     if alone:
         return sharing(block, model) + _reach(block, source), where(block, model)
     layers = _layers(block, model)
-    verb = "read" if isinstance(block.main, CrossAttention) else "keep"
+    verb = "read" if block.main.kind == "cross" else "keep"
     if block.layers == 1:
         verb += "s"
     return f"{layers[:1].upper()}{layers[1:]} {verb} {_object(block, source)}", sharing(block, model)
@@ -149,25 +148,19 @@ def _object(block: Block, source: int | None) -> str:
     """What a layer keeps, as the object of a sentence."""
     main = block.main
     if isinstance(main, CrossAttention):
-        return plural(main.source_tokens if source is None else source, "source token")
-    if isinstance(main, State):
+        return plural(main.tokens(source), "source token")
+    if main.kind == "state":
         return "a state of fixed size"
-    if isinstance(main, Attention) and main.law == "chunked":
-        return f"the current chunk of at most {main.limit:,} tokens"
-    limit = _limit(main)
-    every = [memory.tokens_per_entry for memory in block.memories if isinstance(memory, Latent)]
+    limit = main.window
+    if main.kind == "chunked":
+        return f"the current chunk of at most {limit:,} tokens"
+    every = [memory.tokens_per_entry for memory in block.memories if memory.attends]
     window = f"the last {plural(limit, 'token')}" if limit is not None else "every token"
     if main.kind == "compressed":
         return f"one entry for every {max(every):,} tokens"
     if max(every, default=1) > 1:
         return f"{window} and one entry for every {max(every):,}"
-    return f"{window} and an index key" if any(isinstance(memory, Indexer) for memory in block.memories) else window
-
-
-def _limit(memory: Memory) -> int | None:
-    if isinstance(memory, Attention):
-        return memory.limit
-    return memory.window if isinstance(memory, Latent) else None
+    return f"{window} and an index key" if any(memory.kind == "indexer" for memory in block.memories) else window
 
 
 def lower(sentence: str) -> str:
@@ -175,10 +168,10 @@ def lower(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
 
 
-def _width_words(memory: Attention | CrossAttention) -> str:
-    if isinstance(memory, Attention) and memory.head_dim != memory.v_head_dim:
-        return f"K {memory.head_dim:,} + V {memory.v_head_dim:,}"
-    return f"{memory.head_dim:,}"
+def _width_words(memory: Memory) -> str:
+    if memory.key_width != memory.value_width:
+        return f"K {memory.key_width:,} + V {memory.value_width:,}"
+    return f"{memory.key_width:,}"
 
 
 def _latent_words(memory: Latent) -> str:
@@ -191,10 +184,10 @@ def _reach(block: Block, source: int | None) -> str:
     if block.compressed:
         return ""
     if isinstance(memory, CrossAttention):
-        return f", over {plural(memory.source_tokens if source is None else source, 'source token')}"
-    if isinstance(memory, Attention) and memory.law == "chunked":
-        return f", for the current chunk of at most {memory.limit:,} tokens"
-    limit = _limit(memory)
+        return f", over {plural(memory.tokens(source), 'source token')}"
+    limit = memory.window
+    if memory.kind == "chunked":
+        return f", for the current chunk of at most {limit:,} tokens"
     return f", for the last {plural(limit, 'token')} only" if limit is not None else ""
 
 
@@ -232,7 +225,7 @@ def above(block: Block, model: Model) -> str:
     main = block.main
     if isinstance(main, State):
         count, _ = state_shape(main)
-        return main.design if count == 1 else f"{main.design}, {plural(count, 'head')}"
+        return main.name if count == 1 else f"{main.name}, {plural(count, 'head')}"
     words = plural(model.num_attention_heads, "query head") if model.num_attention_heads else "Query heads: not known"
     if model.num_attention_heads > MAX_HEADS:
         words += ", not all drawn"
@@ -246,45 +239,47 @@ def above(block: Block, model: Model) -> str:
 def kept_words(block: Block, source: int | None) -> str:
     """The label under the columns: what is kept, and of which tokens."""
     main = block.main
-    if isinstance(main, Attention | CrossAttention):
-        heads = f"{plural(main.num_kv_heads, 'KV head')} of {_width_words(main)}"
-        if isinstance(main, CrossAttention):
-            tokens = main.source_tokens if source is None else source
-            return f"{heads} over {plural(tokens, 'source token')}, however much is written"
-        if main.law == "sliding":
+    heads = f"{plural(main.kv_heads, 'KV head')} of {_width_words(main)}"
+    match main:
+        case CrossAttention():
+            return f"{heads} over {plural(main.tokens(source), 'source token')}, however much is written"
+        case Attention(law="sliding"):
             return f"{heads}; only the last {plural(main.limit or 0, 'token')} stay"
-        if main.law == "chunked":
+        case Attention(law="chunked"):
             return f"{heads}; only the current chunk stays, at most {main.limit:,} tokens"
-        return f"{heads}; every token stays"
-    if isinstance(main, Latent):
-        entries = [_entry_words(memory) for memory in block.memories if not isinstance(memory, State)]
-        return "; ".join([entries[0], *map(lower, entries[1:])])
-    if isinstance(main, State):
-        count, sides = state_shape(main)
-        return f"{sides if count == 1 else f'{count:,} × {sides}'} numbers, whatever the length"
-    return "No cache"
+        case Attention():
+            return f"{heads}; every token stays"
+        case Latent():
+            entries = [_entry_words(memory) for memory in block.memories if memory.kind != "state"]
+            return "; ".join([entries[0], *map(lower, entries[1:])])
+        case State():
+            count, sides = state_shape(main)
+            return f"{sides if count == 1 else f'{count:,} × {sides}'} numbers, whatever the length"
+        case _:
+            return "No cache"
 
 
 def _entry_words(memory: Memory) -> str:
-    if isinstance(memory, Latent):
-        if memory.window is not None:
+    each = "a token" if memory.tokens_per_entry == 1 else f"for every {memory.tokens_per_entry:,} tokens"
+    match memory:
+        case Latent() if memory.window is not None:
             return f"One vector of {_latent_words(memory)} for each of the last {plural(memory.window, 'token')}"
-        each = "a token" if memory.tokens_per_entry == 1 else f"for every {memory.tokens_per_entry:,} tokens"
-        return f"One latent of {_latent_words(memory)} {each}"
-    if isinstance(memory, Indexer):
-        each = "a token" if memory.tokens_per_entry == 1 else f"for every {memory.tokens_per_entry:,} tokens"
-        return f"One index key of {memory.index_head_dim:,} {each}"
-    return ""
+        case Latent():
+            return f"One latent of {_latent_words(memory)} {each}"
+        case Indexer():
+            return f"One index key of {memory.index_head_dim:,} {each}"
+        case _:
+            return ""
 
 
 def numbers(block: Block, model: Model, kv: KVFormat | None, source: int | None) -> Iterator[str]:
     """Sums under a block, each with its numbers filled in."""
     main, queries = block.main, model.num_attention_heads
-    if isinstance(main, Attention | CrossAttention):
-        k, v = (main.head_dim, main.v_head_dim) if isinstance(main, Attention) else (main.head_dim, main.head_dim)
-        yield f"{main.num_kv_heads:,} × ({k:,} K + {v:,} V) = {main.num_kv_heads * (k + v):,} numbers a token"
-        if main.num_kv_heads < queries:
-            yield f"{_part(main.num_kv_heads, queries)} of what {queries:,} KV heads would keep"
+    if main.kv_heads:
+        k, v = main.key_width, main.value_width
+        yield f"{main.kv_heads:,} × ({k:,} K + {v:,} V) = {main.kv_heads * (k + v):,} numbers a token"
+        if main.kv_heads < queries:
+            yield f"{_part(main.kv_heads, queries)} of what {queries:,} KV heads would keep"
     elif isinstance(main, Latent) and queries and not block.compressed:
         k, v = model.key_head_dim or model.head_dim, model.head_dim
         own = queries * (k + v)
@@ -295,18 +290,17 @@ def numbers(block: Block, model: Model, kv: KVFormat | None, source: int | None)
         parts = " + ".join(f"{part.name} {_sides(part.shape)}" for part in main.parts)
         yield f"{parts}: {format_bytes(main.bytes)} in each layer"
         yield from _as_tokens(main, model, kv)
-    extra = [memory for memory in block.memories[1:] if isinstance(main, Attention)]
+    extra = block.memories[1:] if main.kv_heads else ()
     yield from (f"{_entry_words(memory)}, to choose what to read" for memory in extra)
-    if any(isinstance(memory, State) for memory in block.memories[1:]):
-        held = sum(memory.bytes for memory in block.memories[1:] if isinstance(memory, State))
+    if held := sum(memory.bytes for memory in block.memories[1:] if isinstance(memory, State)):
         yield f"Compressors: {format_bytes(held)} in each layer, whatever the length"
-    if kv is not None and isinstance(main, Attention | Latent) and not block.compressed:
+    if kv is not None and main.attends and not block.compressed:
         laws = [memory.growth(kv) for memory in block.memories]
         token = " + ".join(format_bytes(law.bytes_per_entry) for law in laws)
         most = laws[0].max_entries
         full = "" if most is None else f", at most {format_bytes(laws[0].at(most))}"
         yield f"{token} a token in each layer{full}, in {kv.name}"
-    if kv is not None and isinstance(main, CrossAttention):
+    if kv is not None and main.kind == "cross":
         yield f"{format_bytes(main.growth(kv, source).constant_bytes)} in each layer, in {kv.name}"
 
 

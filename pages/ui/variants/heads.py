@@ -12,7 +12,7 @@ from html import escape
 from urllib.parse import quote
 
 from kvcore.formats import KVFormat
-from kvcore.model import Attention, CrossAttention, Indexer, Latent, Memory, Model, NoMemory, State
+from kvcore.model import Memory, Model, State
 from pages.ui.size.words import plural
 from pages.ui.theme import Palette, fill_style
 from pages.ui.variants.head_words import (
@@ -68,7 +68,7 @@ def diagram(model: Model, colours: Palette, kv: KVFormat | None = None, source_t
         for block in found
         if block not in drawn
     ]
-    if any(not isinstance(block.main, State) for block in drawn):
+    if any(block.main.kind != "state" for block in drawn):
         more.append("Grey: queries, used once and forgotten.")
     if kept:
         more.append("Coloured: what stays in memory.")
@@ -93,13 +93,13 @@ def _heads(block: Block, model: Model, colours: Palette) -> str:
     """Groups of query heads, each over the columns that it reads."""
     main, queries = block.main, model.num_attention_heads
     groups, each = _groups(main, queries)
-    columns: list[Memory] = [memory for memory in block.memories if not isinstance(memory, State)]
-    if isinstance(main, Attention | CrossAttention):
+    columns: list[Memory] = [memory for memory in block.memories if memory.kind != "state"]
+    if main.kv_heads:
         # An index key belongs to no KV head: it is said in words.
         columns = [main]
         if groups == 1:
             # How unequal groups would share is not known: all heads stand over all columns.
-            columns = columns * min(main.num_kv_heads, MAX_HEADS)
+            columns = columns * min(main.kv_heads, MAX_HEADS)
     shown = min(groups, max(1, MAX_HEADS // max(1, each)))
     unit = _unit(model)
     widths = [_width(memory) / unit for memory in columns]
@@ -127,31 +127,25 @@ def _heads(block: Block, model: Model, colours: Palette) -> str:
 
 def _groups(main: Memory, queries: int) -> tuple[int, int]:
     """Groups of query heads that read the same columns, and how many heads of each are drawn."""
-    heads = main.num_kv_heads if isinstance(main, Attention | CrossAttention) else 1
+    heads = main.kv_heads or 1
     groups = 1 if queries % heads else heads
     return groups, min(max(1, queries // groups), MAX_HEADS) if queries else 0
 
 
 def _unit(model: Model) -> int:
     """Numbers of one token that a query head's box stands for: K and V of one head, the widest that the model has."""
-    own = [memory.head_dim + memory.v_head_dim for memory, _ in model.groups if isinstance(memory, Attention)]
+    own = [memory.head_dim + memory.v_head_dim for memory in model.attentions]
     return max(own, default=(model.key_head_dim or model.head_dim) + model.head_dim) or 1
 
 
 def _width(memory: Memory) -> int:
     """Numbers of one entry of one column."""
-    if isinstance(memory, Attention):
-        return memory.head_dim + memory.v_head_dim
-    if isinstance(memory, CrossAttention):
-        return 2 * memory.head_dim
-    if isinstance(memory, Latent):
-        return memory.width
-    return memory.index_head_dim if isinstance(memory, Indexer) else 1
+    return memory.key_width + memory.value_width or memory.numbers_a_token()[0] or 1
 
 
 def _least_width(block: Block, model: Model) -> int:
     """The narrowest panel in which the query heads of a block stand in one row and can still be counted, in pixels."""
-    if isinstance(block.main, State):
+    if block.main.kind == "state":
         return 0
     groups, each = _groups(block.main, model.num_attention_heads)
     gap, pad, inner = _gaps(groups, each)
@@ -178,7 +172,7 @@ def _sizes(groups: int, each: int) -> str:
 
 def _column(memory: Memory) -> str:
     """One column, the oldest token on top: a dashed part is dropped, an end that fades goes on growing."""
-    if isinstance(memory, NoMemory):
+    if memory.is_empty:
         return "<i class='o'></i>"
     if memory.kind in ("sliding", "chunked"):
         return "<i class='o'></i><i class='k'></i>"
@@ -189,7 +183,7 @@ def _cells(memory: Memory) -> str:
     """CSS variables of a column's cells, number and height; an entry for several tokens is a tall one."""
     if memory.kind in ("sliding", "chunked"):
         return f"--n:{_LEFT};--y:{_CELL_PX}px"
-    if isinstance(memory, Latent | Indexer) and memory.tokens_per_entry > 1:
+    if memory.tokens_per_entry > 1:
         return f"--n:{_CELLS // 3};--y:{3 * _CELL_PX}px"
     return f"--n:{_CELLS};--y:{_CELL_PX}px"
 

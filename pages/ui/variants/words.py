@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from kvcore.model import Attention, Latent, Memory, Model, SharedCache, State
+from kvcore.model import Latent, Memory, Model
 from kvcore.planning.room import Room
 from kvcore.scenario.scenario import Scenario
 from kvcore.sources.catalogue import attention_kind, attention_label
@@ -68,8 +68,8 @@ def short(rung: Rung) -> str:
 def shipped_words(model: Model) -> str:
     """What the model ships with: `GQA-8`, `MLA 512 + 64`, `sliding 5:1 + full`."""
     label, main = attention_label(model), _main(model)
-    if label == "GQA" and isinstance(main, Attention):
-        return f"GQA-{main.num_kv_heads}"
+    if label == "GQA" and main is not None and main.attends and main.kv_heads:
+        return f"GQA-{main.kv_heads}"
     if attention_kind(model) == "latent" and isinstance(main, Latent):
         return attention_label(model, latent=f"MLA {main.kv_lora_rank} + {main.qk_rope_head_dim}")
     return label
@@ -111,26 +111,10 @@ def keeps(model: Model) -> str:
     """What the layers keep, in a line: `80 layers: 8 KV heads × 128`."""
     found: dict[str, int] = {}
     for memory, count in model.groups:
-        words = _keeps(memory)
-        if words:
+        if words := memory.brief:
             found[words] = found.get(words, 0) + count
     parts = [f"{plural(count, 'layer')}: {words}" for words, count in list(found.items())[:3]]
     return "; ".join(parts) + ("; …" if len(found) > 3 else "") or "nothing"
-
-
-def _keeps(memory: Memory) -> str:
-    if isinstance(memory, Attention):
-        reach = "" if memory.limit is None else f", last {plural(memory.limit, 'token')}"
-        return f"{plural(memory.num_kv_heads, 'KV head')} × {memory.head_dim}{reach}"
-    if isinstance(memory, Latent):
-        each = "" if memory.tokens_per_entry == 1 else f" for {memory.tokens_per_entry} tokens"
-        reach = "" if memory.window is None else f", last {memory.window:,} tokens"
-        return f"one latent of {memory.width}{each}{reach}"
-    if isinstance(memory, State):
-        return f"a state of {format_bytes(memory.bytes)}"
-    if isinstance(memory, SharedCache):
-        return "read another layer's"
-    return {"cross": "the source", "indexer": "an index key"}.get(memory.kind, "")
 
 
 def _main(model: Model) -> Memory | None:
@@ -241,14 +225,14 @@ def _because(model: Model) -> str:
         rest = "a state in the others" if attending > 0 else "a state beside it"
         causes.append(f"attention in {attending if attending > 0 else layers} of {layers} layers, {rest}")
     elif limited:
-        widest = max(getattr(memory, "limit", None) or 0 for memory, _ in model.kept)
+        widest = max(memory.window or 0 if memory.kv_heads else 0 for memory, _ in model.kept)
         causes.append(f"windows of {widest:,} tokens in {limited} of {layers} layers")
-    attention = [memory for memory, _ in model.kept if isinstance(memory, Attention)]
+    attention = model.attentions
     if attention and attention[0].num_kv_heads < model.num_attention_heads:
         heads = plural(attention[0].num_kv_heads, "KV head")
         causes.append(f"{heads} for {plural(model.num_attention_heads, 'query head')}")
     elif isinstance(main, Latent) or "latent" in kinds:
-        width = next(memory.width for memory, _ in model.kept if isinstance(memory, Latent))
+        width = model.latents[0].width
         causes.append(f"one latent of {width} in place of {plural(model.num_attention_heads, 'head')}")
     return f"With {' and '.join(causes)}," if causes else "As it ships,"
 

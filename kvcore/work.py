@@ -1,4 +1,8 @@
-"""Work: the bytes that have to move and the arithmetic that has to be done, whatever does it."""
+"""Work: bytes that have to move and arithmetic that has to be done, whatever does it; and the steps that ask for it.
+
+How many entries of the past the tokens of a step look at, all together, is a sum in closed form: token i, counting from
+1, looks at i entries under full attention (itself is one), at the last `limit` under a window.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +63,18 @@ class Step:
         """Tokens after the step."""
         return self.cached_tokens + self.new_tokens
 
+    def entries_seen(self, window: int | None = None, topk: int | None = None) -> int:
+        """Distinct entries that the step's tokens look at, with one token an entry.
+
+        Behind a window the first new token still sees window − 1 of the past. Tokens of one step may choose different
+        entries: at least those that a single one chooses are read.
+        """
+        if not self.new_tokens:
+            return 0
+        past = self.cached_tokens if window is None else min(self.cached_tokens, window - 1)
+        seen = past + self.new_tokens
+        return seen if topk is None else min(seen, topk)
+
 
 def decode_step(tokens: int) -> Step:
     """The step that makes one token at a context of `tokens`, which counts that token; of 0 there is nothing to do.
@@ -78,3 +94,26 @@ def prefill_step(new_tokens: int, cached_tokens: int = 0) -> Step:
     check_tokens(new_tokens, "new tokens")
     check_tokens(cached_tokens, "cached tokens")
     return Step(cached_tokens=cached_tokens, new_tokens=new_tokens)
+
+
+def windowed_pairs(before: int, upto: int, limit: int | None = None, tokens_per_entry: int = 1) -> int:
+    """Σ min(⌊i / tokens_per_entry⌋, limit) over i = before + 1 … upto; without a limit the sum is of ⌊…⌋ alone."""
+    return _windowed(upto, limit, tokens_per_entry) - _windowed(before, limit, tokens_per_entry)
+
+
+def chunked_pairs(before: int, upto: int, chunk: int) -> int:
+    """Σ (((i − 1) mod chunk) + 1) over i = before + 1 … upto: every chunk starts anew."""
+    return _chunked(upto, chunk) - _chunked(before, chunk)
+
+
+def _windowed(tokens: int, limit: int | None, share: int) -> int:
+    # Entries 1, 2, … full − 1 are each the newest for `share` tokens; every token after that sees `full`.
+    full = tokens // share
+    if limit is not None:
+        full = min(full, limit)
+    return share * (full * (full - 1) // 2) + full * (tokens - share * full + 1) if full else 0
+
+
+def _chunked(tokens: int, chunk: int) -> int:
+    whole, rest = divmod(tokens, chunk)
+    return whole * (chunk * (chunk + 1) // 2) + rest * (rest + 1) // 2
