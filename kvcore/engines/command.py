@@ -167,10 +167,9 @@ def head_note(model: Model, how: str) -> str:
 
     Whether a checkpoint has one is the value of a key that the model layer does not read, so it is not assumed.
     """
-    named = {name for name in model.reading.keys_ignored if "nextn" in name or "mtp" in name}
     where = "Where the checkpoint has a multi-token-prediction head"
-    if named:
-        where += f" ({', '.join(sorted(named))} in its configuration is not 0)"
+    if model.prediction_keys:
+        where += f" ({', '.join(model.prediction_keys)} in its configuration is not 0)"
     return f"Proposals from the prompt (n-gram) have no weights and no cache of their own. {where}: {how}."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvcore.formats import KVFormat
-from kvcore.model.memories import Heads, Indexer, Memory, MemoryWork
+from kvcore.model.memories import Access, Heads, Indexer, Memory, MemoryWork
 from kvcore.model.model import Knowledge, Model
 from kvcore.terms import Term
 from kvcore.units import check_tokens
@@ -102,7 +102,8 @@ def layer_work(
 
 
 def _use_work(use: Use, step: Step, kv: KVFormat, heads: Heads, source_tokens: int | None) -> MemoryWork:
-    return use.memory.work(step, kv, heads, topk=use.topk, writes=use.owned, source_tokens=source_tokens)
+    access = Access(step=step, kv=kv, heads=heads, topk=use.topk, writes=use.owned, source_tokens=source_tokens)
+    return use.memory.work(access)
 
 
 def query_heads(model: Model) -> Heads:

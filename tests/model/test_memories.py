@@ -13,7 +13,18 @@ from kvcore.engines.registry import NAMES, engine
 from kvcore.errors import EngineError
 from kvcore.formats import KVFormat, kv_format
 from kvcore.model import Memory, Model
-from kvcore.model.memories import KINDS, Factor, Growth, Heads, MemoryWork, State, StateDesign, StatePart, StateTensor
+from kvcore.model.memories import (
+    KINDS,
+    Access,
+    Factor,
+    Growth,
+    Heads,
+    MemoryWork,
+    State,
+    StateDesign,
+    StatePart,
+    StateTensor,
+)
 from kvcore.ranks.memories import rank_bytes
 from kvcore.sizing import curve, resident_bytes, size, token_steps
 from kvcore.sources import catalogue
@@ -56,11 +67,11 @@ class Ring(Memory):
     def on_rank(self, ranks: int) -> Ring:
         return self
 
-    def work(self, step: Step, kv: KVFormat, heads: Heads, **choices: object) -> MemoryWork:
-        seen = step.entries_seen(100)
+    def work(self, access: Access) -> MemoryWork:
+        seen = access.step.entries_seen(100)
         return MemoryWork(
-            noun="tokens", entry_bytes=kv.k.row_bytes(1, self.width), entries_read=seen,
-            entries_written=step.new_tokens, pairs=seen, operations_per_pair=1, pair_formula="1",
+            noun="tokens", entry_bytes=access.kv.k.row_bytes(1, self.width), entries_read=seen,
+            entries_written=access.step.new_tokens, pairs=seen, operations_per_pair=1, pair_formula="1",
         )  # fmt: skip
 
     def keeps(self, source_tokens: int | None = None) -> str:
@@ -99,7 +110,7 @@ def test_an_engine_refuses_a_kind_that_it_does_not_lay_out(name: str) -> None:
 
 def test_every_memory_answers_every_question() -> None:
     heads = Heads(count=8, key_width=64, value_width=64)
-    step = Step(cached_tokens=500, new_tokens=3)
+    access = Access(step=Step(cached_tokens=500, new_tokens=3), kv=BF16, heads=heads)
     for memory in MEMORIES:
         assert memory.kind in KINDS
         assert memory.name
@@ -112,7 +123,7 @@ def test_every_memory_answers_every_question() -> None:
         factors = [sum(float(part) for part in one.value.strip("()").replace(",", "").split("+"))
                    for one in memory.factors(BF16)]  # fmt: skip
         assert prod(factors) == each or memory.is_empty
-        assert memory.work(step, BF16, heads).work.read_bytes >= 0
+        assert memory.work(access).work.read_bytes >= 0
         shares = [memory.on_rank(ranks).growth(BF16).at(4096) for ranks in (1, 2, 3, 8, 64)]
         assert shares[0] == law.at(4096)
         assert all(after <= before for before, after in pairwise(shares))

@@ -7,7 +7,18 @@ over layers or a sweep is arithmetic on a handful of integers, never a loop over
 """
 
 from kvcore.model.memories.attention import PAIR, Attention, CrossAttention, KeysAndValues
-from kvcore.model.memories.base import KINDS, Factor, Growth, Heads, Kind, LayerPlan, Memory, MemoryWork, Projections
+from kvcore.model.memories.base import (
+    KINDS,
+    Access,
+    Factor,
+    Growth,
+    Heads,
+    Kind,
+    LayerPlan,
+    Memory,
+    MemoryWork,
+    Projections,
+)
 from kvcore.model.memories.latent import INDEXER_FP8, Indexer, Latent
 from kvcore.model.memories.nothing import NoMemory, SharedCache
 from kvcore.model.memories.state import State, StateDesign, StatePart, StateTensor
@@ -16,6 +27,7 @@ __all__ = [
     "INDEXER_FP8",
     "KINDS",
     "PAIR",
+    "Access",
     "Attention",
     "CrossAttention",
     "Factor",

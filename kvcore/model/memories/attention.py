@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from kvcore.formats import KVFormat
 from kvcore.model.memories.base import (
+    Access,
     Factor,
     Growth,
-    Heads,
     Kind,
     Memory,
     MemoryWork,
@@ -18,7 +18,7 @@ from kvcore.model.memories.base import (
     pair_formula,
 )
 from kvcore.units import plural
-from kvcore.work import Step, chunked_pairs, windowed_pairs
+from kvcore.work import chunked_pairs, windowed_pairs
 
 if TYPE_CHECKING:
     from kvcore.model.memories.latent import Indexer
@@ -120,16 +120,8 @@ class Attention(KeysAndValues):
         """Split by head, at least one KV head on each rank."""
         return replace(self, num_kv_heads=most(self.num_kv_heads, ranks))
 
-    def work(
-        self,
-        step: Step,
-        kv: KVFormat,
-        heads: Heads,
-        *,
-        topk: int | None = None,
-        writes: bool = True,
-        source_tokens: int | None = None,
-    ) -> MemoryWork:
+    def work(self, access: Access) -> MemoryWork:
+        step, topk, heads = access.step, access.topk, access.heads
         limit = self.limit if topk is None else min(topk, self.limit or topk)
         seen = step.entries_seen(self.limit, topk)
         pairs = windowed_pairs(step.cached_tokens, step.context, limit)
@@ -139,9 +131,9 @@ class Attention(KeysAndValues):
             pairs = chunked_pairs(step.cached_tokens, step.context, self.limit)
         return MemoryWork(
             noun="tokens",
-            entry_bytes=self.row_bytes(kv),
+            entry_bytes=self.row_bytes(access.kv),
             entries_read=seen,
-            entries_written=step.new_tokens if writes else 0,
+            entries_written=step.new_tokens if access.writes else 0,
             pairs=pairs,
             operations_per_pair=2 * heads.count * (self.head_dim + self.v_head_dim),
             pair_formula=pair_formula(heads.count, self.head_dim, self.v_head_dim),
@@ -207,20 +199,12 @@ class CrossAttention(KeysAndValues):
         """Split by head, at least one KV head on each rank."""
         return replace(self, num_kv_heads=most(self.num_kv_heads, ranks))
 
-    def work(
-        self,
-        step: Step,
-        kv: KVFormat,
-        heads: Heads,
-        *,
-        topk: int | None = None,
-        writes: bool = True,
-        source_tokens: int | None = None,
-    ) -> MemoryWork:
-        source = self.tokens(source_tokens) if step.new_tokens else 0
+    def work(self, access: Access) -> MemoryWork:
+        step, heads = access.step, access.heads
+        source = self.tokens(access.source_tokens) if step.new_tokens else 0
         return MemoryWork(
             noun="source tokens",
-            entry_bytes=self.row_bytes(kv),
+            entry_bytes=self.row_bytes(access.kv),
             entries_read=source,
             # Keys and values of the source are made once, for the first token.
             entries_written=0 if step.cached_tokens else source,

@@ -63,6 +63,22 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How a step uses a memory that is kept in a format: by which query heads, and how much of it.
+
+    `topk` is the most entries that an indexer lets attention read, `writes` is False for a layer that reads another's
+    cache, `source_tokens` replaces what cross-attention is assumed to see.
+    """
+
+    step: Step
+    kv: KVFormat
+    heads: Heads
+    topk: int | None = None
+    writes: bool = True
+    source_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryWork:
     """The work of one memory of one layer, for one request, as the numbers that its formulas are made of.
 
@@ -196,21 +212,8 @@ class Memory:
         """What the fullest of `ranks` tensor-parallel ranks holds, without an engine's rounding."""
         raise NotImplementedError
 
-    def work(
-        self,
-        step: Step,
-        kv: KVFormat,
-        heads: Heads,
-        *,
-        topk: int | None = None,
-        writes: bool = True,
-        source_tokens: int | None = None,
-    ) -> MemoryWork:
-        """Its work in a step, for one request.
-
-        `topk` is the most entries that an indexer lets attention read, `writes` is False for a layer that reads
-        another's cache.
-        """
+    def work(self, access: Access) -> MemoryWork:
+        """Its work in a step, for one request."""
         raise NotImplementedError
 
     def keeps(self, source_tokens: int | None = None) -> str:

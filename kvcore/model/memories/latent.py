@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from kvcore.formats import Format, KVFormat
 from kvcore.model.memories.base import (
+    Access,
     Factor,
     Growth,
     Heads,
@@ -95,17 +96,8 @@ class Latent(Memory):
         """It belongs to all heads, so every rank holds a copy."""
         return self
 
-    def work(
-        self,
-        step: Step,
-        kv: KVFormat,
-        heads: Heads,
-        *,
-        topk: int | None = None,
-        writes: bool = True,
-        source_tokens: int | None = None,
-    ) -> MemoryWork:
-        share = self.tokens_per_entry
+    def work(self, access: Access) -> MemoryWork:
+        step, topk, share = access.step, access.topk, self.tokens_per_entry
         limit = self.window if self.window is not None else topk
         entries = step.context // share
         if share == 1:
@@ -113,12 +105,12 @@ class Latent(Memory):
         else:
             seen = (entries if topk is None else min(entries, topk)) if step.new_tokens else 0
         pairs = windowed_pairs(step.cached_tokens, step.context, limit, share)
-        per_pair, formula, extra, extra_formula = self._arithmetic(step, heads, pairs)
+        per_pair, formula, extra, extra_formula = self._arithmetic(step, access.heads, pairs)
         return MemoryWork(
             noun="tokens" if share == 1 else "entries",
-            entry_bytes=self.entry_bytes(kv),
+            entry_bytes=self.entry_bytes(access.kv),
             entries_read=seen,
-            entries_written=entries - step.cached_tokens // share if writes else 0,
+            entries_written=entries - step.cached_tokens // share if access.writes else 0,
             pairs=pairs,
             operations_per_pair=per_pair,
             pair_formula=formula,
@@ -202,17 +194,8 @@ class Indexer(Memory):
         """It belongs to all heads, so every rank holds a copy."""
         return self
 
-    def work(
-        self,
-        step: Step,
-        kv: KVFormat,
-        heads: Heads,
-        *,
-        topk: int | None = None,
-        writes: bool = True,
-        source_tokens: int | None = None,
-    ) -> MemoryWork:
-        scored_by, share = self.index_heads or 0, self.tokens_per_entry
+    def work(self, access: Access) -> MemoryWork:
+        step, scored_by, share = access.step, self.index_heads or 0, self.tokens_per_entry
         entries = step.context // share
         return MemoryWork(
             noun="keys",

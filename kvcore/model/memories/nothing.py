@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from kvcore.formats import KVFormat
-from kvcore.model.memories.base import Factor, Growth, Heads, Kind, Memory, MemoryWork
-from kvcore.work import Step
+from kvcore.model.memories.base import Access, Factor, Growth, Kind, Memory, MemoryWork
 
 
 class _Nothing(Memory):
@@ -26,16 +25,7 @@ class _Nothing(Memory):
     def on_rank(self, ranks: int) -> Self:
         return self
 
-    def work(
-        self,
-        step: Step,
-        kv: KVFormat,
-        heads: Heads,
-        *,
-        topk: int | None = None,
-        writes: bool = True,
-        source_tokens: int | None = None,
-    ) -> MemoryWork:
+    def work(self, access: Access) -> MemoryWork:
         return MemoryWork(
             noun="tokens", entry_bytes=0, entries_read=0, entries_written=0, pairs=0, operations_per_pair=0,
             pair_formula="0",

@@ -11,9 +11,8 @@ from enum import StrEnum
 from math import prod
 
 from kvcore.formats import KVFormat
-from kvcore.model.memories.base import Factor, Growth, Heads, Kind, Memory, MemoryWork, most
+from kvcore.model.memories.base import Access, Factor, Growth, Kind, Memory, MemoryWork, most
 from kvcore.units import format_bytes
-from kvcore.work import Step
 
 
 class StateDesign(StrEnum):
@@ -186,23 +185,15 @@ class State(Memory):
         parts = (replace(part, shape=(most(part.shape[0], ranks), *part.shape[1:])) for part in self.parts)
         return replace(self, parts=tuple(parts))
 
-    def work(
-        self,
-        step: Step,
-        kv: KVFormat,
-        heads: Heads,
-        *,
-        topk: int | None = None,
-        writes: bool = True,
-        source_tokens: int | None = None,
-    ) -> MemoryWork:
-        once = min(step.new_tokens, 1)
+    def work(self, access: Access) -> MemoryWork:
+        new_tokens = access.step.new_tokens
+        once = min(new_tokens, 1)
         return MemoryWork(
             noun="state",
-            entry_bytes=self._touched_bytes(step.new_tokens),
+            entry_bytes=self._touched_bytes(new_tokens),
             entries_read=once,
             entries_written=once,
-            pairs=step.new_tokens,
+            pairs=new_tokens,
             operations_per_pair=self.operations_per_token,
             pair_formula=self._arithmetic,
         )
