@@ -137,25 +137,29 @@ class CachePool(Protocol):
     so that one request less fits than the memory would hold; "" for nothing.
     """
 
-    sequences: int | None
     sequences_name: str
-    keeps_cache: bool
-    held_back: str
+    sequences: int | None = None
+    keeps_cache: bool = True
+    held_back: str = ""
 
     def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
         """What the pools of the stages hold in requests of `context` tokens; EngineError for what is refused."""
 
     def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
         """The `requests` of `fill` alone, for many contexts; EngineError for what is refused."""
+        return self.fill(context, kv_bytes).requests
 
     def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
         """Whether one replica holds so many, whatever its number of sequences; EngineError for what is refused."""
+        return self.count(context, kv_bytes) >= requests
 
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """What one request takes on a GPU of each stage."""
 
     def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
         """The stage that runs out first."""
+        sizes = self.request_bytes(context)
+        return min(range(len(sizes)), key=lambda stage: Fraction(kv_bytes[stage], max(1, sizes[stage])))
 
     def layout(self, context: int, requests: int) -> Layout:
         """How one request is stored where the engine is started for so many; EngineError for what is refused."""

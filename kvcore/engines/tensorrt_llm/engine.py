@@ -255,13 +255,11 @@ class TensorRtLlmPool(CachePool):
     """See CachePool. The smallest stage decides for all."""
 
     sequences_name = "max_batch_size"
-    held_back = ""
 
     def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
         self.model = model
         self.settings: TensorRtLlmSettings = TENSORRT_LLM.settings(model, deployment.at(context))
-        self.keeps_cache = True
-        self.sequences: int | None = deployment.max_num_seqs or MAX_BATCH_SIZE
+        self.sequences = deployment.max_num_seqs or MAX_BATCH_SIZE
         self._stages: dict[tuple[int, ...], tuple[tuple[WindowPool, ...], ...]] = {}
         # What is refused is refused here, and not at the first length.
         found = self._pools(self.settings)
@@ -321,14 +319,6 @@ class TensorRtLlmPool(CachePool):
         concurrency = min(Fraction(count, need) for count, need in zip(counts, needs, strict=True))
         return Fill(concurrency=concurrency, requests=int(concurrency), tokens=counts[-1] * settings.tokens_per_block)
 
-    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
-        """See CachePool.count."""
-        return self.fill(context, kv_bytes).requests
-
-    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
-        """See CachePool.holds."""
-        return self.fill(context, kv_bytes).requests >= requests
-
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """See CachePool.request_bytes."""
         settings = replace(self.settings, max_seq_len=context)
@@ -342,11 +332,6 @@ class TensorRtLlmPool(CachePool):
             )
             for stage, pools in enumerate(stages)
         )
-
-    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
-        """See CachePool.tightest."""
-        sizes = self.request_bytes(context)
-        return min(range(len(sizes)), key=lambda stage: Fraction(kv_bytes[stage], max(1, sizes[stage])))
 
     def layout(self, context: int, requests: int) -> Layout:
         """See CachePool.layout; the same for any number of requests."""

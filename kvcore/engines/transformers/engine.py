@@ -238,15 +238,13 @@ class TransformersPool(CachePool):
     """
 
     sequences_name = "batch size"
-    held_back = ""
 
     def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
         self.model = model
         self.settings: TransformersSettings = TRANSFORMERS.settings(model, deployment.at(context))
         self.layers = held_layers(model, self.settings)
         self.fixed = sum(count * held.counter_bytes for held, count in self.layers)
-        self.keeps_cache = True
-        self.sequences: int | None = deployment.max_num_seqs
+        self.sequences = deployment.max_num_seqs
 
     def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
         """See CachePool.fill."""
@@ -257,21 +255,9 @@ class TransformersPool(CachePool):
         requests = room // one
         return Fill(concurrency=Fraction(room, one), requests=requests, tokens=int(Fraction(room, one) * context))
 
-    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
-        """See CachePool.count."""
-        return self.fill(context, kv_bytes).requests
-
-    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
-        """See CachePool.holds."""
-        return self.fill(context, kv_bytes).requests >= requests
-
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """See CachePool.request_bytes."""
         return (request_bytes(self.layers, self.settings, self.model, context),)
-
-    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
-        """See CachePool.tightest."""
-        return 0
 
     def layout(self, context: int, requests: int) -> Layout:
         """See CachePool.layout, for a batch of so many."""
