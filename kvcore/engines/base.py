@@ -20,13 +20,12 @@ from kvcore.model.model import Model
 from kvcore.model.weight_formats import WeightFormat
 from kvcore.ranks import splits
 from kvcore.ranks.rules import Ranked, RankRules, Ways
+from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Term
 
 if TYPE_CHECKING:
-    from kvcore.deployment import Deployment
     from kvcore.engines.command import Command
     from kvcore.engines.overheads import Overheads
-    from kvcore.ranks.weights import RankWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvcore.deployment import Deployment, Request
 from kvcore.engines.base import Capacity, Engine, Group, Layout, Note
@@ -32,15 +32,13 @@ from kvcore.engines.overheads import AddedOverheads, added
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.ranks.rules import RankRules
+from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Term
 
 _HABITS = (
     ("sliding", "Windows of all slots and one micro-batch have cells, in whole 256s."),
     ("state", "States are kept in 32 bits, for every slot."),
 )
-if TYPE_CHECKING:
-    from kvcore.deployment import Deployment
-    from kvcore.ranks.weights import RankWeights
 
 
 class LlamaCpp(Engine):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from kvcore.engines.log import LogReading, LogRules, N, Pattern, amount, pattern
 from kvcore.model.model import Model
+from kvcore.terms import Term
 
 if TYPE_CHECKING:
     from kvcore.engines.base import Layout
-    from kvcore.terms import Term
 
 
 def _trt(needle: str, rest: str, source: str, **more: Any) -> Pattern:

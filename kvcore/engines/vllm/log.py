@@ -13,10 +13,10 @@ from kvcore.engines.vllm.settings import ALL_GROUPS_LOGGED, CPU_VERSION, VERSION
 from kvcore.errors import EngineError
 from kvcore.model.memories import Attention, Indexer, Latent, State
 from kvcore.model.model import Model
+from kvcore.terms import Term
 
 if TYPE_CHECKING:
     from kvcore.engines.base import Layout
-    from kvcore.terms import Term
 
 # A version whose line counts one group's share; since 0.21 it counts requests.
 OLD = "0.20"
