@@ -7,8 +7,9 @@ from fractions import Fraction
 from typing import Any
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import Capacity, Engine, Group, Layout, Note
+from kvcore.engines.base import Engine
 from kvcore.engines.command import Command
+from kvcore.engines.layout import Capacity, Group, Layout, Note
 from kvcore.engines.llamacpp.caches import Cache, device_rates, make_caches
 from kvcore.engines.llamacpp.devices import HOST, layer_devices
 from kvcore.engines.llamacpp.launch import launch, room_for

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import Capacity, Engine, Layout, Note
+from kvcore.engines.base import Engine
 from kvcore.engines.command import Command
+from kvcore.engines.layout import Capacity, Layout, Note
 from kvcore.engines.llamacpp.engine import LLAMACPP
 from kvcore.engines.llamacpp.launch import slots_for
 from kvcore.engines.llamacpp.memory import estimates, planned_cells

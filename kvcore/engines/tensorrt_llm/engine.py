@@ -6,8 +6,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, Note, with_draft
+from kvcore.engines.base import NOTHING, CachePool, Engine, Fill, with_draft
 from kvcore.engines.command import Command
+from kvcore.engines.layout import Capacity, Group, Layout, Note
 from kvcore.engines.tensorrt_llm.launch import CONFIG, cache_config, launch
 from kvcore.engines.tensorrt_llm.log import TENSORRT_LLM_LOG
 from kvcore.engines.tensorrt_llm.memory import overheads

@@ -8,8 +8,9 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, Note
+from kvcore.engines.base import NOTHING, CachePool, Engine, Fill
 from kvcore.engines.command import Command
+from kvcore.engines.layout import Capacity, Group, Layout, Note
 from kvcore.engines.transformers.launch import launch, room_for
 from kvcore.engines.transformers.layers import OWN_CODE, Held, held_layers, layer_bytes, request_bytes
 from kvcore.engines.transformers.memory import overheads

@@ -8,8 +8,9 @@ from fractions import Fraction
 from functools import lru_cache
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, Note, split_layers
+from kvcore.engines.base import NOTHING, CachePool, Engine, Fill, split_layers
 from kvcore.engines.command import Command
+from kvcore.engines.layout import Capacity, Group, Layout, Note
 from kvcore.engines.releases import release
 from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
