@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kvcore.engines.registry import engine_names, labels
+
 ROOT = Path(__file__).resolve().parent.parent
 KVCORE = sorted((ROOT / "kvcore").rglob("*.py"))
 
@@ -59,3 +61,26 @@ def test_requirements_are_pinned() -> None:
         lines = [line.split("#")[0].strip() for line in (ROOT / name).read_text("utf-8").splitlines()]
         for line in filter(None, lines):
             assert line.startswith("-r ") or re.fullmatch(r"[A-Za-z0-9._\[\]-]+==[0-9][0-9a-z.]*", line), line
+
+
+def test_no_engine_is_named_outside_its_folder() -> None:
+    """What an engine does is asked of it: a name in the code would be a rule that stands somewhere else."""
+    names = {*engine_names(), *labels().values()}
+    paths = [
+        path
+        for path in (*KVCORE, *sorted((ROOT / "pages").rglob("*.py")))
+        if ROOT / "kvcore/engines" not in path.parents
+    ]
+    named = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert named == []
+
+
+def test_what_ranks_hold_is_known_without_an_engine() -> None:
+    below = [ROOT / "kvcore" / "deployment.py", *sorted((ROOT / "kvcore" / "ranks").rglob("*.py"))]
+    for path in below:
+        assert not any(name.startswith(("kvcore.engines", "kvcore.planning")) for name in imported(path)), path

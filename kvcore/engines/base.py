@@ -110,9 +110,9 @@ class Engine(Ranked, Protocol):
     """One serving engine: everything that it does and says. Its settings are a frozen dataclass of its own.
 
     `name` is its id in options, addresses and answers, `label` what its makers and the screens call it. `versions` says
-    whose rules are followed, `release` is the newest of them. It is planned on GPUs of `vendors`, and where
-    `on_processors` in the memory of a processor. `cache_formats` and `weight_formats` are those that it offers beside
-    16 bits, the mildest first. What has a default here is what most engines do.
+    whose rules are followed, `release` is the newest of them ("" where no newer one is planned by them). It is planned
+    on GPUs of `vendors`, and where `on_processors` in the memory of a processor. `cache_formats` and `weight_formats`
+    are those that it offers beside 16 bits, the mildest first. What has a default here is what most engines do.
 
     `slots`: every request has room for the longest one from the start, on GPUs that divide the layers. `step_memory`:
     the tokens of a step, and the CUDA graphs of steps, leave less for the cache, and can be chosen. `share_of` says of
@@ -120,7 +120,8 @@ class Engine(Ranked, Protocol):
     of nothing (""); `share_by_gpu` whether its default depends on the GPU. `memory_tiers` are sizes of a GPU in GiB at
     which defaults change. `admission` says what the engine does when the pool is full, `offload` is its option that
     keeps caches of idle requests in host memory ("" where there is none), `plan_notes` are true of every plan. `log`
-    has the lines of its start-up log, and what follows from them.
+    has the lines of its start-up log, and what follows from them. `overheads_by_stage`: the weights of a stage matter
+    to what it holds beside them.
     """
 
     name: str

@@ -7,6 +7,7 @@ from importlib import import_module
 
 from kvcore.deployment import Deployment
 from kvcore.engines.base import Engine
+from kvcore.engines.releases import release
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
@@ -66,6 +67,17 @@ def not_followed(name: str, gpu: Accelerator) -> str:
     others = [other for other in PLACES if _followed(other, gpu)]
     instead = f"{', '.join(others)} can be planned on it" if others else "no engine is planned on it here"
     return f"{text}, and {gpu.name} is not one of them; {instead}"
+
+
+def newer_note(name: str, version: str | None) -> str:
+    """`The rules of vllm 0.33.0 are followed: …` for a release that is newer than the rules that are known, else ""."""
+    newest = engine(name).release
+    if not newest or version is None or release(version) <= release(newest):
+        return ""
+    return (
+        f"The rules of {name} {newest} are followed, the newest that are known here: {version.removeprefix('v')[:40]} "
+        "may do otherwise."
+    )
 
 
 def _followed(name: str, gpu: Accelerator) -> bool:

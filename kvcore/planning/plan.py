@@ -9,14 +9,13 @@ from typing import Literal
 from kvcore.deployment import Deployment
 from kvcore.engines.base import Fill
 from kvcore.engines.layout import Layout
-from kvcore.engines.registry import engine
+from kvcore.engines.registry import engine, newer_note
 from kvcore.errors import EngineError, UnitError
 from kvcore.model.model import Model
 from kvcore.planning.basis import NONE, Basis, Held, basis, sizes
 from kvcore.planning.bindings import Binding, beside_stated_pool, beyond_limit, memory_gone, refusal, running_out
 from kvcore.planning.pools import Pool
 from kvcore.planning.shards import notes as shard_notes
-from kvcore.planning.versions import newer_note
 from kvcore.ranks.speculation import notes as speculation_notes
 from kvcore.terms import Range, Term
 from kvcore.units import MAX_BATCH
@@ -182,7 +181,7 @@ def _terms(base: Basis, layout: Layout | None, fills: Range[Fill] | None, reques
 
 
 def _notes(base: Basis, layout: Layout | None, longest: Range[int]) -> tuple[str, ...]:
-    newer = newer_note(base.deployment)
+    newer = newer_note(base.deployment.engine, base.deployment.engine_version)
     notes: dict[str, None] = {newer: None} if newer else {}
     notes |= dict.fromkeys(f"{note}." for note in shard_notes(base.model, base.deployment))
     chosen = engine(base.deployment.engine)

@@ -52,7 +52,7 @@ class LlamaCpp(Engine):
     name = "llama.cpp"
     label = "llama.cpp"
     versions = "; ".join(VERSIONS.values())
-    release = VERSION
+    release = ""
     vendors = ("NVIDIA", "AMD", "Intel", "Apple")
     options = OPTIONS
     log = LLAMACPP_LOG

@@ -43,7 +43,7 @@ class Ollama(Engine):
     name = "ollama"
     label = "Ollama"
     versions = f"Ollama, snapshot {VERSION} (2026-08-21), with {LLAMACPP.versions}"
-    release = VERSION
+    release = ""
     vendors = ("NVIDIA", "AMD", "Apple")
     options = OPTIONS
     log = LOG
