@@ -154,6 +154,15 @@ def test_what_is_let_in_is_said_for_the_engine() -> None:
         LLAMA, replace(FOUR_H100, engine="tensorrt-llm"), CHAT).notes)  # fmt: skip
 
 
+def test_transformers_takes_a_prompt_in_whole() -> None:
+    # 36 GiB are 294,912 tokens of 128 KiB: beside a prompt of 30,000 there are 264,912, 6.6 requests of 40,000.
+    asked = Deployment(gpu=accelerator("h100-sxm"), context=65_536, kv_bytes=36 * GIB, engine="transformers")
+    found = expected(
+        model("meta-llama/Llama-3.1-8B-Instruct"), asked, Traffic(prompt_tokens=30_000, answer_tokens=20_000)
+    )
+    assert (found.chunk_tokens, found.steady.requests.low) == (30_000, 6)
+
+
 def test_a_refused_deployment_has_no_people() -> None:
     with pytest.raises(PlanError):
         expected(LLAMA, replace(FOUR_H100, tp=3), CHAT)

@@ -60,8 +60,8 @@ class Transformers(Engine):
         return TransformersPool(model, deployment, context)
 
     def batched_tokens(self, settings: TransformersSettings) -> int:
-        """See Engine.batched_tokens."""
-        return 8192
+        """See Engine.batched_tokens: a prompt is taken in whole."""
+        return settings.max_length
 
     def no_sharing(self, model: Model, deployment: Deployment) -> str:
         """See Engine.no_sharing."""
