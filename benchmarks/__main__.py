@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvcore import catalogue
-from kvcore.compare import compare
 from kvcore.formats import kv_format
-from kvcore.ladder import ladder
 from kvcore.model import model_from_config
 from kvcore.size import resident_bytes, size
+from kvcore.sources import catalogue
 from kvcore.sweep import sweep
 from kvcore.timing import decode_cache_work
+from kvcore.variants.compare import compare
+from kvcore.variants.ladder import ladder
 
 APP = Path(__file__).resolve().parent.parent / "app.py"
 TOKENS = 131_072
@@ -144,7 +144,7 @@ def importing() -> None:
         return time.perf_counter() - start
 
     bare = min(fresh("pass") for _ in range(5))
-    ours = min(fresh("import kvcore, kvcore.size, kvcore.model, kvcore.catalogue") for _ in range(5))
+    ours = min(fresh("import kvcore, kvcore.size, kvcore.model, kvcore.sources.catalogue") for _ in range(5))
     kvfit = min(fresh("import kvfit.architectures") for _ in range(5))
     show(
         "import kvcore with its model layer", ours - bare, 0.2, f"; kvfit takes {(kvfit - bare) / (ours - bare):.1f} ×"

@@ -16,18 +16,18 @@ from math import hypot
 from statistics import median
 from typing import Any
 
-from kvcore import catalogue
+from kvcore.deployment import Deployment
 from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
-from kvcore.hardware import Accelerator, accelerator
+from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.paths import DATA
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.overhead_defaults import version_of
 from kvcore.plan.overhead_fit import PRIOR, Case, cross_validate, fit
 from kvcore.plan.overhead_rule import SPREAD, Coefficients, Fit, ends_gib, parts_gib
 from kvcore.plan.overhead_shape import profile, shape
 from kvcore.plan.overhead_tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower
-from kvcore.plan.rank_weights import rank_weights
+from kvcore.ranks.weights import rank_weights
+from kvcore.sources import catalogue
 from kvcore.units import GIB
 
 SOURCE = DATA / "field" / "memory.jsonl"
@@ -202,6 +202,7 @@ def deployment_of(record: dict[str, Any]) -> Deployment:
         max_num_seqs=record["max_num_seqs"],
         enforce_eager=record["enforce_eager"],
         speculative_tokens=record["speculative_tokens"],
+        engine="vllm",
     )
 
 

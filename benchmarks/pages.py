@@ -18,7 +18,7 @@ from streamlit.runtime.scriptrunner.script_runner import ScriptRunner
 from streamlit.testing.v1 import AppTest
 
 from benchmarks.__main__ import APP, show
-from pages.ui import cards
+from pages.ui import widgets
 
 LIMIT = 0.1
 _CONTROLS = ("selectbox", "text_input", "number_input", "multiselect", "slider", "select_slider", "checkbox", "toggle",
@@ -64,7 +64,7 @@ class Clock:
 @contextmanager
 def clocked() -> Iterator[Clock]:
     """Watch the runs of scripts meanwhile."""
-    clock, run_script, row = Clock(), ScriptRunner._run_script, cards.row
+    clock, run_script, row = Clock(), ScriptRunner._run_script, widgets.row
 
     def timed(runner: ScriptRunner, data: Any) -> None:
         clock.began, clock.answer = time.thread_time(), 0.0
@@ -78,12 +78,12 @@ def clocked() -> Iterator[Clock]:
         clock.answer = clock.answer or time.thread_time() - clock.began
 
     ScriptRunner._run_script = timed  # type: ignore[method-assign]
-    cards.row = drawn
+    widgets.row = drawn
     try:
         yield clock
     finally:
         ScriptRunner._run_script = run_script  # type: ignore[method-assign]
-        cards.row = row
+        widgets.row = row
 
 
 def again(app: AppTest) -> None:

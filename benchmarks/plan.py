@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks.__main__ import seconds, show
-from kvcore import catalogue
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import NAMES, engine
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.plan.answers import fewest_gpus, least_utilization
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import grid
 from kvcore.plan.plan import make_plan
+from kvcore.sources import catalogue
 
 SIDE = 200
 TYPICAL = ("mistralai/Mistral-7B-Instruct-v0.3", "meta-llama/Llama-3.3-70B-Instruct", "deepseek-ai/DeepSeek-V3")
@@ -34,7 +34,7 @@ def square(model: Model, asked: Deployment) -> object:
 
 def capacity(model: Model, asked: Deployment) -> object:
     """What a plan cannot do without: the engine's settings and one capacity."""
-    return engine(asked.engine).capacity(model, asked.settings(model), 2**50)
+    return engine(asked.engine).capacity(model, engine(asked.engine).settings(model, asked), 2**50)
 
 
 def plans() -> None:

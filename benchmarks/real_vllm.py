@@ -27,12 +27,12 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from kvcore import catalogue
-from kvcore.engines.base import Common
-from kvcore.engines.logs import Decimals, LogReading, explain, read_log
+from kvcore.deployment import Request, as_options
 from kvcore.engines.vllm import VLLM
 from kvcore.errors import EngineError
+from kvcore.logs import Decimals, LogReading, explain, read_log
 from kvcore.model import Model, model_from_config
+from kvcore.sources import catalogue
 from kvcore.units import MIB
 
 VLLM_VERSION = "0.32.0"
@@ -162,10 +162,13 @@ def write_model(case: Case, folder: Path) -> None:
 
 def predicted(case: Case, model: Model) -> dict[str, Any]:
     """What VLLM says on a CPU: tokens, blocks and concurrency, or the refusal."""
-    common = Common(max_model_len=case.length, kv_dtype=case.kv_dtype, platform="cpu", version=VLLM_VERSION)
     try:
         here = {"cpu_without_avx512_bf16": processor()["avx512_bf16"] is False}
-        settings = VLLM.settings(model, common, dict(case.options) | here)
+        asked = Request(
+            context=case.length, kv_dtype=case.kv_dtype, platform="cpu", engine_version=VLLM_VERSION,
+            options=as_options(dict(case.options) | here),
+        )  # fmt: skip
+        settings = VLLM.settings(model, asked)
         capacity = VLLM.capacity(model, settings, case.mib * MIB)
     except EngineError as problem:
         return {"refusal": str(problem)}

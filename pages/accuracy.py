@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.recorded import cases
-from pages.ui import accuracy_log, cards, shell, theme
-from pages.ui import accuracy_parts as parts
-from pages.ui import accuracy_words as words
+from kvcore.evidence.cases import cases
+from pages.ui import shell, theme, widgets
+from pages.ui.accuracy import log, sections, words
 
 chosen, scenario = shell.current()
 rows = cases()
 
 st.title(words.headline(rows), anchor=False)
 st.caption(words.explained())
-cards.row(parts.big_numbers(rows))
-parts.records(chosen.model.model_type, chosen.name, theme.palette())
-accuracy_log.section(scenario)
+widgets.row(sections.big_numbers(rows))
+sections.records(chosen.model.model_type, chosen.name, theme.palette())
+log.section(scenario)

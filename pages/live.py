@@ -7,7 +7,7 @@ import streamlit as st
 from pages.ui import live_controls, live_machine, live_replay, live_runs, live_state, shell, theme
 from pages.ui import live_parts as parts
 from pages.ui import live_words as words
-from pages.ui.plain import plain
+from pages.ui.text import plain
 
 chosen, scenario = shell.current()
 colours = theme.palette()

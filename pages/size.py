@@ -7,9 +7,9 @@ import streamlit as st
 from kvcore.errors import KVCoreError
 from kvcore.formats import KVFormat
 from kvcore.size import SizeResult, size
-from pages.ui import cards, notices, shell, theme, trio, words
-from pages.ui import size_parts as parts
-from pages.ui.plain import plain
+from pages.ui import shell, theme, widgets
+from pages.ui.size import reserved, sections, words
+from pages.ui.text import plain
 
 chosen, scenario = shell.current()
 model = chosen.model
@@ -19,7 +19,7 @@ source = scenario.source or None
 
 def resolve() -> tuple[KVFormat, SizeResult]:
     """The format and the answer; a format that does not suit the model is named and replaced by the model's own."""
-    notice = notices.place("format")
+    notice = widgets.place("format")
     try:
         kv = model.resolve_format(scenario.kv)
         return kv, size(model, scenario.tokens, kv.name, scenario.batch, source)
@@ -31,21 +31,21 @@ def resolve() -> tuple[KVFormat, SizeResult]:
 kv, result = resolve()
 st.title(words.answer(plain(chosen.name), result), anchor=False)
 st.caption(words.scenario_words(chosen, scenario, kv, result))
-cards.row(parts.big_numbers(chosen, scenario, kv, result))
+widgets.row(sections.big_numbers(chosen, scenario, kv, result))
 
 with st.container(key="growth", gap="xsmall"):
-    parts.growth(chosen, scenario, kv, colours)
+    sections.growth(chosen, scenario, kv, colours)
 
 with st.container(key="trio", gap="xsmall"):
-    trio.section(chosen, scenario, kv, result)
+    reserved.section(chosen, scenario, kv, result)
 with st.container(key="layers", gap="xsmall"):
-    parts.layers(model, scenario, kv, colours)
-parts.how(model, kv, result, source)
+    sections.layers(model, scenario, kv, colours)
+sections.how(model, kv, result, source)
 left, right = st.columns(2, gap="large")
 with left:
-    parts.inverse(model, scenario, kv)
+    sections.inverse(model, scenario, kv)
 with right:
-    parts.saving(model, scenario)
-parts.read(chosen)
-parts.tables(chosen, scenario, kv, result)
-parts.notes()
+    sections.saving(model, scenario)
+sections.read(chosen)
+sections.tables(chosen, scenario, kv, result)
+sections.notes()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.cli import main
+from kvcore.cli.main import main
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kvcore import catalogue
 from kvcore.errors import ConfigError, ModelError
 from kvcore.model import model_from_config
 from kvcore.paths import DATA
+from kvcore.sources import catalogue
 
 IDS = [entry.model_id for entry in catalogue.entries()]
 

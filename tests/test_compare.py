@@ -13,13 +13,13 @@ from time import perf_counter
 
 import pytest
 
-from kvcore.catalogue import entries, load
-from kvcore.compare import Comparison, compare
 from kvcore.errors import UnitError
 from kvcore.formats import kv_format
 from kvcore.model import Attention, Model, model_from_config
 from kvcore.size import resident_bytes
-from kvcore.variants import variant
+from kvcore.sources.catalogue import entries, load
+from kvcore.variants.compare import Comparison, compare
+from kvcore.variants.variants import variant
 from tests.models import llama, model
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"

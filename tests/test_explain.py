@@ -6,9 +6,8 @@ from math import prod
 
 import pytest
 
-from kvcore.explain import token_steps
 from kvcore.formats import KV_FORMATS, kv_format
-from kvcore.size import growth_laws
+from kvcore.size import growth_laws, token_steps
 from tests.models import catalogue_rows, model
 
 

@@ -9,11 +9,15 @@ from typing import Any
 import gguf
 import pytest
 
+from kvcore.engines.sglang.settings import SglangSettings
+from kvcore.engines.sglang.states import state_parts
+from kvcore.engines.vllm.settings import VllmSettings
+from kvcore.engines.vllm.specs import state_bytes as vllm_state_bytes
 from kvcore.errors import ConfigError, UnknownLayoutError
 from kvcore.formats import kv_format
 from kvcore.model import Indexer, Latent, Model, NoMemory, SharedCache, State
 from kvcore.model.gguf import model_from_gguf
-from kvcore.model.gguf_rules import ARCHITECTURES
+from kvcore.model.gguf_layers import ARCHITECTURES
 from kvcore.size import resident_bytes, size, state_bytes
 from tests.gguf_writer import CONVERTED, LLAMA, TENSORS, base, jamba, rwkv7, write
 from tests.models import config, model
@@ -132,6 +136,18 @@ def test_recurrent_states_by_hand() -> None:
     raw = config("LiquidAI/LFM2-1.2B")
     mapping = next(row[2] for row in CONVERTED if row[1] == "lfm2")
     assert state_bytes(read("lfm2", mapping(raw)), F16) == 10 * 4 * 2048 * 2
+
+
+@pytest.mark.parametrize(("ranks", "channels", "inner"), [(1, 6144, 4096), (8, 768, 512), (16, 512, 256)])
+def test_engines_split_the_states_of_a_file(ranks: int, channels: int, inner: int) -> None:
+    """Nemotron 3 Nano: 64 heads of 64, 8 groups of B and C of 128 numbers, which 16 ranks have a copy each of."""
+    mapping = next(row[2] for row in CONVERTED if row[1] == "nemotron_h_moe")
+    found = read("nemotron_h_moe", mapping(config("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")))
+    state = next(memory for memory, _ in found.groups if isinstance(memory, State))
+    settings = VllmSettings(max_model_len=8192, tensor_parallel_size=ranks)
+    assert vllm_state_bytes(state, settings) == 4 * (channels * 3 + inner * 128)
+    conv, ssm = state_parts(found, state, SglangSettings(context_length=8192, tp_size=ranks))
+    assert (conv, ssm) == (2 * channels * 3, 4 * inner * 128)
 
 
 def test_deepseek_without_mla_keeps_all_heads() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kvcore import hardware
 from kvcore.errors import HardwareError
-from kvcore.hardware import Accelerator, accelerator, accelerators, capacity_lines, custom_accelerator, link, links
+from kvcore.hardware import gpus
+from kvcore.hardware.gpus import Accelerator, accelerator, accelerators, capacity_lines, custom_accelerator, link, links
 from kvcore.units import GB, GIB, MIB
 
 RATES = ("bf16_dense_tflops", "fp16_dense_tflops", "fp8_dense_tflops", "int8_dense_tops", "fp4_dense_tflops")
@@ -49,7 +49,7 @@ FAR_FROM_LABEL = {
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    with (hardware.DATA / name).open(encoding="utf-8", newline="") as file:
+    with (gpus.DATA / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -109,7 +109,7 @@ def test_estimates_never_exceed_a_reported_total() -> None:
         if row["vendor"] == "Apple":
             rule = "metal_2_3" if float(row["memory_label"]) <= 32 else "metal_3_4"
             apple[rule] += 1
-        estimate = round(float(row["memory_label"]) * hardware.ESTIMATES[rule])
+        estimate = round(float(row["memory_label"]) * gpus.ESTIMATES[rule])
         assert estimate <= int(row["memory_reported_mib"]) * MIB, row["id"]
     assert all(apple.values())
 
@@ -319,19 +319,19 @@ def test_malformed_rows_are_named(
         writer = csv.DictWriter(file, list(GOOD))
         writer.writeheader()
         writer.writerow({**GOOD, **changes})
-    monkeypatch.setattr(hardware, "DATA", folder)
+    monkeypatch.setattr(gpus, "DATA", folder)
     with pytest.raises(HardwareError, match=message):
-        hardware.links.__wrapped__()
+        gpus.links.__wrapped__()
 
 
 def test_malformed_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path
-    monkeypatch.setattr(hardware, "DATA", folder)
+    monkeypatch.setattr(gpus, "DATA", folder)
     with pytest.raises(HardwareError, match=r"hardware.csv could not be read"):
-        hardware.accelerators.__wrapped__()
+        gpus.accelerators.__wrapped__()
     (folder / "hardware.csv").write_text("id,memory_label_unit\nx100,GigaBytes\n", encoding="utf-8")
     with pytest.raises(HardwareError, match=r"\(x100\): memory_label_unit is 'GigaBytes'; one of GB, GiB is expected"):
-        hardware.accelerators.__wrapped__()
+        gpus.accelerators.__wrapped__()
     (folder / "hardware.csv").write_text("id,memory_label_unit\nx100,GiB\n", encoding="utf-8")
     with pytest.raises(HardwareError, match=r"column 'memory_reported_mib' is missing"):
-        hardware.accelerators.__wrapped__()
+        gpus.accelerators.__wrapped__()

@@ -59,12 +59,3 @@ def test_requirements_are_pinned() -> None:
         lines = [line.split("#")[0].strip() for line in (ROOT / name).read_text("utf-8").splitlines()]
         for line in filter(None, lines):
             assert line.startswith("-r ") or re.fullmatch(r"[A-Za-z0-9._\[\]-]+==[0-9][0-9a-z.]*", line), line
-
-
-def test_modules_stay_small() -> None:
-    long = {str(path.relative_to(ROOT)): lines for path in KVCORE if (lines := _lines(path)) > 400}
-    assert long == {}
-
-
-def _lines(path: Path) -> int:
-    return len(path.read_text("utf-8").splitlines())

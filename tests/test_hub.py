@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from huggingface_hub import close_session, constants
 
-from kvcore import sources
 from kvcore.errors import ConfigError, SourceError, UnknownLayoutError
+from kvcore.sources import files
 from tests.test_sources import CONFIG, LAYER, STRANGE, TEXT, header
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -106,7 +106,7 @@ def hub(make_hub: Callable[[], Hub], monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 def hub_refuses(name: str = "some-org/tiny", **more: Any) -> str:
     with pytest.raises(SourceError) as refusal:
-        sources.from_hub(name, **more)
+        files.from_hub(name, **more)
     message = str(refusal.value)
     assert "\n" not in message
     assert TOKEN not in message
@@ -115,7 +115,7 @@ def hub_refuses(name: str = "some-org/tiny", **more: Any) -> str:
 
 def test_the_hub_gives_a_configuration_and_exact_weights(hub: Hub) -> None:
     hub.add(f"/some-org/tiny/resolve/{COMMIT}/model.safetensors.index.json", INDEXED)
-    loaded = sources.load("https://huggingface.co/some-org/tiny/tree/main", hub=True)
+    loaded = files.load("https://huggingface.co/some-org/tiny/tree/main", hub=True)
     assert (loaded.origin, loaded.model.name, loaded.model.layers) == ("hub", "some-org/tiny", (LAYER,) * 2)
     assert loaded.model.checkpoint_bytes == 123456
     assert loaded.detail == f"revision {COMMIT}; weights measured from model.safetensors.index.json"
@@ -125,25 +125,25 @@ def test_the_hub_gives_a_configuration_and_exact_weights(hub: Hub) -> None:
 
 def test_a_single_file_is_asked_for_its_header_only(hub: Hub) -> None:
     hub.add(f"/some-org/tiny/resolve/{COMMIT}/model.safetensors", header(10, 20) + b"x" * 3_000_000)
-    assert sources.from_hub("some-org/tiny").model.checkpoint_bytes == 30
+    assert files.from_hub("some-org/tiny").model.checkpoint_bytes == 30
     assert hub.asked[-1][1]["range"] == "bytes=0-1048575"
 
 
 def test_without_safetensors_the_weights_are_estimated(hub: Hub) -> None:
-    loaded = sources.from_hub("some-org/tiny")
+    loaded = files.from_hub("some-org/tiny")
     assert loaded.model.checkpoint_bytes is None
     assert loaded.detail == f"revision {COMMIT}; weights estimated from the configuration"
 
 
 def test_a_revision_is_asked_for_as_given(hub: Hub) -> None:
     hub.add("/some-org/tiny/resolve/refs%2Fpr%2F1/config.json", TEXT.encode())
-    assert sources.from_hub("some-org/tiny", revision="refs/pr/1").detail.startswith(f"revision {COMMIT}")
+    assert files.from_hub("some-org/tiny", revision="refs/pr/1").detail.startswith(f"revision {COMMIT}")
     assert hub.asked[0][0] == "/some-org/tiny/resolve/refs%2Fpr%2F1/config.json"
 
 
 def test_nothing_is_written(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    sources.from_hub("some-org/tiny")
+    files.from_hub("some-org/tiny")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,9 +156,9 @@ def test_the_token_goes_to_the_configured_endpoint_only(
     hub.add(f"/some-org/tiny/resolve/{COMMIT}/model.safetensors", b"", 302, Location=f"{store.url}/blob")
     store.add("/blob", header(10))
     mirror.add("/some-org/tiny/resolve/main/config.json", TEXT.encode())
-    loaded = sources.from_hub("some-org/tiny")
+    loaded = files.from_hub("some-org/tiny")
     assert loaded.model.checkpoint_bytes == 10
-    sources.from_hub("some-org/tiny", endpoint=mirror.url + "/")
+    files.from_hub("some-org/tiny", endpoint=mirror.url + "/")
     assert [headers["authorization"] for _, headers in hub.asked] == [f"Bearer {TOKEN}"] * 3
     assert store.asked
     assert mirror.asked
@@ -226,11 +226,11 @@ def test_absurd_answers(hub: Hub) -> None:
     assert "config.json is larger than 2,000,000 bytes" in hub_refuses("some-org/huge")
     hub.add("/some-org/page/resolve/main/config.json", b"<html>", X_Repo_Commit="<script>")
     with pytest.raises(ConfigError, match=r"some-org/page's config\.json: this is a web page"):
-        sources.from_hub("some-org/page")
+        files.from_hub("some-org/page")
     hub.add("/some-org/odd/resolve/main/config.json", STRANGE.encode(), X_Repo_Commit="<script>")
     with pytest.raises(UnknownLayoutError):
-        sources.from_hub("some-org/odd")
-    bound = sources.from_hub("some-org/odd", upper_bound=True)
+        files.from_hub("some-org/odd")
+    bound = files.from_hub("some-org/odd", upper_bound=True)
     assert (bound.model.knowledge, bound.detail.split(";")[0]) == ("upper_bound", "revision main")
 
 
@@ -273,7 +273,7 @@ def test_offline_mode_reads_the_cache_and_asks_nothing(
     (cached / "snapshots" / COMMIT / "model.safetensors.index.json").write_bytes(INDEXED)
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text(COMMIT, "utf-8")
-    loaded = sources.from_hub("some-org/tiny")
+    loaded = files.from_hub("some-org/tiny")
     assert (loaded.origin, loaded.model.name, loaded.model.checkpoint_bytes) == ("hub", "some-org/tiny", 123456)
     assert loaded.detail.startswith(f"cached revision {COMMIT}; weights measured")
     assert hub.asked == []

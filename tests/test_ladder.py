@@ -6,10 +6,10 @@ from fractions import Fraction
 
 import pytest
 
-from kvcore import catalogue
 from kvcore.errors import UnitError
-from kvcore.ladder import DEFAULT_DESIGNS, MAX_DESIGNS, SHIPPED, Ladder, build, ladder, parse_design
+from kvcore.sources import catalogue
 from kvcore.units import GIB
+from kvcore.variants.ladder import DEFAULT_DESIGNS, MAX_DESIGNS, SHIPPED, Ladder, build, ladder, parse_design
 from tests.models import model
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"

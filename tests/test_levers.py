@@ -8,12 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from kvcore import levers as module
 from kvcore.errors import ConfigError, UnitError
 from kvcore.formats import KV_FORMATS
-from kvcore.levers import CHECK_LABELS, QualityResult, lever, lever_of, levers, read_levers, read_results, results
 from kvcore.paths import DATA
-from kvcore.variants import variant
+from kvcore.variants import levers as module
+from kvcore.variants.levers import (
+    CHECK_LABELS,
+    QualityResult,
+    lever,
+    lever_of,
+    levers,
+    read_levers,
+    read_results,
+    results,
+)
+from kvcore.variants.variants import variant
 from tests.models import model
 
 IDS = (

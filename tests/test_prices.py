@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kvcore import prices
 from kvcore.errors import HardwareError
-from kvcore.hardware import accelerator
-from kvcore.prices import TIERS, offers, rental
+from kvcore.hardware import prices
+from kvcore.hardware.gpus import accelerator
+from kvcore.hardware.prices import TIERS, offers, rental
 
 
 def rows() -> list[dict[str, str]]:

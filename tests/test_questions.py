@@ -11,21 +11,21 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 import pytest
 
-from kvcore import catalogue
-from kvcore.cli import main
-from kvcore.cli_plan_form import plan_as_dict
-from kvcore.hardware import accelerator
+from kvcore.cli.main import main
+from kvcore.cli.plan import plan_as_dict
+from kvcore.deployment import Deployment
+from kvcore.evidence.questions import Figure, Question, links, questions
+from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model
 from kvcore.plan.answers import least_utilization
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import grid
-from kvcore.plan.options import ConcurrencyOptions
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.traffic import Traffic, expected
-from kvcore.questions import Figure, Question, links, questions
-from kvcore.scenario import Scenario
-from kvcore.variant_options import VariantOptions
-from pages.ui.plan_answers import case
+from kvcore.scenario.concurrency import ConcurrencyOptions
+from kvcore.scenario.scenario import Scenario
+from kvcore.scenario.variants import VariantOptions
+from kvcore.sources import catalogue
+from pages.ui.concurrency.case import case
 from tests.commands import answer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -153,7 +153,12 @@ def test_the_spec_sheet_of_kimi() -> None:
     """Users × context from 715,072 tokens in blocks of 64 on each rank, and eight times as many with DCP 8."""
     model = catalogue.load("moonshotai/Kimi-K2-Instruct")
     box = Deployment(
-        gpu=accelerator("h200-sxm"), context=131_072, tp=8, kv_bytes=int(46.8 * GIB), options=(("block_size", 64),)
+        gpu=accelerator("h200-sxm"),
+        context=131_072,
+        tp=8,
+        kv_bytes=int(46.8 * GIB),
+        options=(("block_size", 64),),
+        engine="vllm",
     )
     contexts, users = (8192, 32_768, 131_072), (1, 5, 6, 21, 22, 87, 88)
     sheet = grid(model, box, contexts, users)
@@ -168,7 +173,7 @@ def test_the_spec_sheet_of_kimi() -> None:
 def test_more_users_need_a_larger_share() -> None:
     """Qwen2.5-7B: 50 requests of 8,192 tokens take 50 × 8,192 × 57,344 B = 21.9 GiB beside 14.2 GiB of weights."""
     model = catalogue.load("Qwen/Qwen2.5-7B-Instruct")
-    deployment = Deployment(gpu=accelerator("a100-sxm-80gb"), context=8192)
+    deployment = Deployment(gpu=accelerator("a100-sxm-80gb"), context=8192, engine="vllm")
     shares = [least_utilization(model, deployment, users) for users in (5, 20, 50)]
     assert all(share is not None for share in shares)
     five, twenty, fifty = (share or 0.0 for share in shares)

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore import field, recorded
-from kvcore.engines.logs.recorded import recordings
+from kvcore.evidence import cases as recorded
+from kvcore.evidence import field
+from kvcore.evidence.cases import EVIDENCE, PLANNED, PUBLISHED, RUN, Case, cases, summary, worst
+from kvcore.evidence.runs import recordings
 from kvcore.paths import DATA
-from kvcore.recorded import EVIDENCE, PLANNED, PUBLISHED, RUN, Case, cases, summary, worst
 
 
 def lines(name: str) -> int:

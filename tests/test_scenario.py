@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from kvcore.engines.registry import NAMES
 from kvcore.errors import MAX_MESSAGE
 from kvcore.formats import KV_FORMATS
-from kvcore.scenario import MAX_CONFIG_CHARACTERS, Scenario, decode_config, encode_config, read_query, write_query
+from kvcore.scenario.scenario import (
+    MAX_CONFIG_CHARACTERS,
+    Scenario,
+    decode_config,
+    encode_config,
+    read_query,
+    write_query,
+)
 from tests.models import LLAMA, catalogue_rows, config
 
 names = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="-_./"), min_size=1, max_size=60)

@@ -10,10 +10,10 @@ import pytest
 
 from kvcore.formats import kv_format
 from kvcore.model import Model
+from kvcore.model.weight_formats import weights_bytes
 from kvcore.size import bytes_per_token, projections, resident_bytes
 from kvcore.units import GB, GIB, KIB, MIB
-from kvcore.variants import variant
-from kvcore.weight_formats import weights_bytes
+from kvcore.variants.variants import variant
 from tests.models import model
 
 LLAMA_70B = "meta-llama/Llama-3.3-70B-Instruct"

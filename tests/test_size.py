@@ -12,7 +12,7 @@ from kvcore.formats import kv_format
 from kvcore.model import Model, model_from_config
 from kvcore.size import bytes_per_token, curve, max_tokens, resident_bytes, size, state_bytes
 from kvcore.sweep import sweep
-from kvcore.variants import variant
+from kvcore.variants.variants import variant
 from tests.models import LLAMA, catalogue_rows, llama, model
 
 IDS = [row["model_id"] for row in catalogue_rows()]

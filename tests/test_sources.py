@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from kvcore import sources
 from kvcore.errors import ConfigError, KVCoreError, ModelError, SourceError, UnknownLayoutError
 from kvcore.model import Attention
 from kvcore.model.model import Files
 from kvcore.model.safetensors import MAX_HEADER_BYTES, MAX_INDEX_BYTES
+from kvcore.sources import files as sources
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -405,6 +405,6 @@ def test_the_hub_is_asked_last_and_only_on_request(folder: Path, monkeypatch: py
 
 
 def test_importing_the_module_imports_no_network_library() -> None:
-    code = "import sys, kvcore.sources; print([m for m in ('huggingface_hub', 'httpx2', 'numpy') if m in sys.modules])"
+    code = "import sys, kvcore.sources.files; print([m for m in ('huggingface_hub', 'httpx2', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore import catalogue
-from kvcore.hardware import accelerator
+from kvcore.deployment import Deployment
+from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model, model_from_config
-from kvcore.model.module_names import Named
+from kvcore.model.stored_bits import Named
+from kvcore.model.weight_formats import weights_bytes
 from kvcore.paths import DATA
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.rank_weights import rank_weights
+from kvcore.ranks.weights import rank_weights
+from kvcore.sources import catalogue
 from kvcore.units import GIB
-from kvcore.weight_formats import weights_bytes
 from tests.models import LLAMA, llama
 
 # transformers loads a checkpoint as it is: nothing is padded, split or copied.

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kvcore import systems as module
 from kvcore.errors import HardwareError
-from kvcore.hardware import accelerator
-from kvcore.systems import host_gpus, hosts_needed, system, systems
+from kvcore.hardware import systems as module
+from kvcore.hardware.gpus import accelerator
+from kvcore.hardware.systems import host_gpus, hosts_needed, system, systems
 
 
 def test_ids_are_unique_and_lower_case() -> None:

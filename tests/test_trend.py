@@ -8,9 +8,10 @@ from datetime import date
 
 import pytest
 
-from kvcore import catalogue, trend
 from kvcore.model import model_from_config
-from kvcore.trend import TrendPoint
+from kvcore.sources import catalogue
+from kvcore.variants import trend
+from kvcore.variants.trend import TrendPoint
 from tests.models import catalogue_rows, llama, model
 
 POINTS = {point.model_id: point for point in trend.points()}

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.formats import KV_FORMATS
-from kvcore.ladder import MAX_DESIGNS
-from kvcore.scenario import Scenario
-from kvcore.variant_options import READERS, TRENDS, VariantOptions
-from kvcore.weight_formats import WEIGHT_FORMATS
+from kvcore.model.weight_formats import WEIGHT_FORMATS
+from kvcore.scenario.scenario import Scenario
+from kvcore.scenario.variants import READERS, TRENDS, VariantOptions
+from kvcore.variants.ladder import MAX_DESIGNS
 
 _names = st.one_of(
     st.sampled_from(["mha", "mqa", "mla", "linear"]),

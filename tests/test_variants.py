@@ -9,10 +9,10 @@ import pytest
 from kvcore.engines.reserve import Reservation, reserve
 from kvcore.errors import UnitError
 from kvcore.formats import KV_FORMATS, kv_format
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model import CrossAttention, Latent, Model, NoMemory, model_from_config
 from kvcore.size import bytes_per_token, resident_bytes, size
-from kvcore.variants import STATES, canonical, variant
+from kvcore.variants.variants import STATES, canonical, variant
 from tests.models import model
 
 BF16 = kv_format("bf16")

@@ -8,8 +8,8 @@ import pytest
 
 from kvcore.errors import UnitError
 from kvcore.model import model_from_config
+from kvcore.model.weight_formats import WEIGHT_FORMATS, weights_bytes
 from kvcore.paths import DATA
-from kvcore.weight_formats import WEIGHT_FORMATS, weights_bytes
 from tests.models import config, llama, model
 
 with (DATA / "models" / "weights_reference.csv").open(encoding="utf-8", newline="") as file:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, Protocol
 
+from kvcore.deployment import Request
 from kvcore.errors import EngineError
-from kvcore.hardware import Accelerator
 from kvcore.model.model import Model
 from kvcore.size import Term
 
@@ -73,7 +73,10 @@ class Capacity:
 class Option:
     """One flag of an engine on our command line and in our screens, under the engine's own name.
 
-    `kind` says what is read: a whole number, a text, a fraction, or a switch; `field` is the settings' field.
+    `kind` says what is read: a whole number, a text, a fraction, or a switch; `field` is its name in settings, in
+    addresses and in a deployment's `options`. Where every engine has the same thing under a name of its own, `means` is
+    the deployment's field for it, and `says` what a switch then says of that field. `turns_off` is the settings' field
+    that a switch makes false, where it is not one of its own.
     """
 
     flag: str
@@ -81,20 +84,9 @@ class Option:
     kind: Literal["integer", "text", "fraction", "switch"]
     help: str
     choices: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Common:
-    """What is asked of every engine in the same words; None where the engine's own default is wanted."""
-
-    max_model_len: int | None
-    kv_dtype: str = "auto"
-    tp: int = 1
-    pp: int = 1
-    dcp: int = 1
-    gpu: Accelerator | None = None
-    platform: Literal["cuda", "cpu"] = "cuda"
-    version: str | None = None
+    means: str | None = None
+    says: bool = True
+    turns_off: str | None = None
 
 
 class Engine(Protocol):
@@ -104,10 +96,11 @@ class Engine(Protocol):
     versions: str
     options: tuple[Option, ...]
 
-    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> Any:
-        """Settings from what is common and from this engine's own options (by field; absent ones are defaults).
+    def settings(self, model: Model, asked: Request) -> Any:
+        """What the engine makes of a request for a model, its own defaults for everything that is not said.
 
-        EngineError for what the engine does not support or a version whose rules are not followed.
+        EngineError for what the engine does not support, an option that it does not have, or a version whose rules are
+        not followed.
         """
 
     def layout(self, model: Model, settings: Any) -> Layout:
@@ -118,6 +111,40 @@ class Engine(Protocol):
 
     def flags(self, model: Model, settings: Any) -> tuple[str, ...]:
         """(e) The launch command that asks for it, as words."""
+
+
+def own_values(engine: str, options: tuple[Option, ...], asked: Request) -> dict[str, Any]:
+    """The values of an engine's own options by the field of its settings; those that nothing is said about are absent.
+
+    A request's `options` win over what it says in common words. EngineError for an option that the engine does not
+    have.
+    """
+    stated = {name: value for name, value in asked.options if value is not None}
+    known = {option.field for option in options}
+    if unknown := sorted(set(stated) - known):
+        raise EngineError(f"{engine}: {unknown[0][:40]!r} is no option of it here; it has {', '.join(sorted(known))}")
+    values: dict[str, Any] = {}
+    for option in options:
+        value = stated.get(option.field)
+        if value is None and option.means is not None:
+            value = getattr(asked, option.means)
+            if option.kind == "switch":
+                value = value == option.says
+        if value is None:
+            continue
+        if option.turns_off is None:
+            values[option.field] = value
+        else:
+            values[option.turns_off] = not value
+    return values
+
+
+def longest_request(engine: str, model: Model, asked: Request) -> int:
+    """Tokens of the longest request: as asked for, else the model's own limit; EngineError where neither is stated."""
+    length = model.context_limit if asked.context is None else asked.context
+    if length is None:
+        raise EngineError(f"{engine}: the model states no longest context; say --max-model-len")
+    return length
 
 
 def check_whole(engine: str, settings: object, bounds: Mapping[str, tuple[int, int]]) -> None:

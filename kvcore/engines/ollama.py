@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvcore.engines.base import Capacity, Common, Layout, Option
+from kvcore.deployment import Request, as_options
+from kvcore.engines.base import Capacity, Layout, Option, own_values
 from kvcore.engines.llamacpp.architectures import architecture
 from kvcore.engines.llamacpp.engine import LLAMACPP
 from kvcore.engines.llamacpp.settings import CACHE_TYPES, MAX_SLOTS, LlamaCppSettings, make_settings
@@ -69,32 +70,32 @@ class Ollama:
     versions = f"Ollama, snapshot {VERSION} (2026-08-21), with {LLAMACPP.versions}"
     options = OPTIONS
 
-    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> OllamaSettings:
-        """See Engine.settings; num_ctx is max_model_len unless given, else Ollama's default for the GPUs (an H100
+    def settings(self, model: Model, asked: Request) -> OllamaSettings:
+        """See Engine.settings; num_ctx is the longest request unless given, else Ollama's default for the GPUs (an H100
         of 80 GB where none is named).
         """
-        if common.version not in (None, VERSION):
-            raise EngineError(f"ollama: the rules of version {common.version[:40]!r} are not followed, only {VERSION}")
-        if unknown := sorted(set(values) - {option.field for option in OPTIONS}):
-            raise EngineError(f"ollama: {unknown[0][:40]!r} is no option of Ollama here")
+        if asked.engine_version not in (None, VERSION):
+            version = str(asked.engine_version)[:40]
+            raise EngineError(f"ollama: the rules of version {version!r} are not followed, only {VERSION}")
+        values = own_values("ollama", OPTIONS, asked)
         _check(values)
         name = architecture(model)
-        gpu_bytes = 0 if common.platform == "cpu" else common.pp * _gpu_bytes(common)
-        stated = values.get("num_ctx") or common.max_model_len
+        gpu_bytes = 0 if asked.platform == "cpu" else asked.pp * _gpu_bytes(asked)
+        stated = values.get("num_ctx") or asked.context
         default = None if stated else default_context(gpu_bytes)
         # Fewer than 4 tokens are taken as 4, and no more than the model was trained for.
-        asked = max(4, stated or default or LEAST_CONTEXT)
-        num_ctx = min(asked, model.context_limit or asked)
+        tokens = max(4, stated or default or LEAST_CONTEXT)
+        num_ctx = min(tokens, model.context_limit or tokens)
         asked_parallel = max(1, values.get("num_parallel") or 1)
         parallel = 1 if name in ONE_SLOT or not model.kept else asked_parallel
-        length = common.max_model_len or num_ctx
+        length = asked.context or num_ctx
         if length > num_ctx:
             raise EngineError(f"ollama: max_model_len {length:,} is more than num_ctx, which is {num_ctx:,}")
-        server = _server(model, replace(common, version=None, max_model_len=length), values, num_ctx, parallel)
         return OllamaSettings(
-            asked_num_ctx=asked, asked_num_parallel=asked_parallel, num_ctx=num_ctx, num_parallel=parallel,
-            gpu_bytes=gpu_bytes, server=server, architecture=name, default_num_ctx=default,
-            num_batch_is_default=not values.get("num_batch"), train_context=model.context_limit,
+            asked_num_ctx=tokens, asked_num_parallel=asked_parallel, num_ctx=num_ctx, num_parallel=parallel,
+            gpu_bytes=gpu_bytes, server=_server(model, asked, length, values, num_ctx, parallel), architecture=name,
+            default_num_ctx=default, num_batch_is_default=not values.get("num_batch"),
+            train_context=model.context_limit,
         )  # fmt: skip
 
     def layout(self, model: Model, settings: OllamaSettings) -> Layout:
@@ -143,18 +144,23 @@ def default_batch(tokens: int, flash_attention: str, has_cuda: bool, gpu_bytes: 
     return 2048 if tokens > 32_768 else 1024 if tokens > 4096 else 512
 
 
-def _server(model: Model, common: Common, values: Mapping[str, Any], num_ctx: int, parallel: int) -> LlamaCppSettings:
+def _server(
+    model: Model, asked: Request, length: int, values: Mapping[str, Any], num_ctx: int, parallel: int
+) -> LlamaCppSettings:
     """The llama-server that Ollama starts: -c num_ctx × slots, -np slots, and one number for -b and -ub."""
     flash = values.get("flash_attention") or "auto"
-    has_cuda = common.platform != "cpu"
-    batch = values.get("num_batch") or default_batch(num_ctx * parallel, flash, has_cuda, _gpu_bytes(common))
-    flags: dict[str, Any] = {
+    has_cuda = asked.platform != "cpu"
+    batch = values.get("num_batch") or default_batch(num_ctx * parallel, flash, has_cuda, _gpu_bytes(asked))
+    kind = values.get("kv_cache_type")
+    flags = {
         "ctx_size": num_ctx * parallel, "parallel": parallel, "batch_size": batch, "ubatch_size": batch,
-        "flash_attn": flash, "n_gpu_layers": values.get("num_gpu"),
+        "flash_attn": flash, "n_gpu_layers": values.get("num_gpu"), "cache_type_k": kind, "cache_type_v": kind,
     }  # fmt: skip
-    if kind := values.get("kv_cache_type"):
-        flags |= {"cache_type_k": kind, "cache_type_v": kind}
-    settings = make_settings(model, common, flags)
+    server = Request(
+        context=length, kv_dtype=asked.kv_dtype, tp=asked.tp, pp=asked.pp, dcp=asked.dcp, gpu=asked.gpu,
+        platform=asked.platform, options=as_options(flags),
+    )  # fmt: skip
+    settings = make_settings(model, server)
     if settings.cache_type_k != settings.cache_type_v:
         raise EngineError(
             f"ollama: keys in {settings.cache_type_k} and values in {settings.cache_type_v}; it gives both one type"
@@ -171,9 +177,9 @@ def _check(values: Mapping[str, Any]) -> None:
             raise EngineError(f"ollama: --{field.replace('_', '-')} is {value:,}; expected 0 … {high:,}")
 
 
-def _gpu_bytes(common: Common) -> int:
+def _gpu_bytes(asked: Request) -> int:
     """Memory of one GPU, that of an H100 of 80 GB where none is named."""
-    return 80 * GIB if common.gpu is None else common.gpu.memory_bytes
+    return 80 * GIB if asked.gpu is None else asked.gpu.memory_bytes
 
 
 def _notes(settings: OllamaSettings) -> tuple[str, ...]:

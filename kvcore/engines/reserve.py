@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kvcore.engines.base import Capacity, Common, Layout
+from kvcore.deployment import Request
+from kvcore.engines.base import Capacity, Layout
 from kvcore.engines.registry import NAMES, engine
 from kvcore.errors import KVCoreError
-from kvcore.hardware import Accelerator
+from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
 
 
@@ -46,9 +47,8 @@ def reserve(
     A refusal is an answer here and not an error; EngineError only for an engine that is not known.
     """
     chosen = engine(name)
-    common = Common(max_model_len=length, kv_dtype=kv_dtype, tp=tp, gpu=gpu)
     try:
-        settings = chosen.settings(model, common, {})
+        settings = chosen.settings(model, Request(context=length, kv_dtype=kv_dtype, tp=tp, gpu=gpu))
         layout = chosen.layout(model, settings)
         command = chosen.flags(model, settings)
     except KVCoreError as refusal:

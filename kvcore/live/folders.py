@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from kvcore.errors import ConfigError, LiveError, SourceError
-from kvcore.hub import CONFIG, MAX_CONFIG_BYTES
 from kvcore.live.tokenizer import TOKENIZER
 from kvcore.model import parse_config
 from kvcore.model.safetensors import INDEX, MAX_INDEX_BYTES, SINGLE, header_bytes
+from kvcore.sources.hub import CONFIG, MAX_CONFIG_BYTES
 
 PROGRAM = "kv-cache-explorer"
 _SAFE_FILE = re.compile(r"[\w][\w.-]{0,200}\.safetensors", re.ASCII)

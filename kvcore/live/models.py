@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kvcore import hub
 from kvcore.errors import ConfigError, LiveError, SourceError
 from kvcore.live import folders, smollm
 from kvcore.live.folders import Contents, Progress, check, told, user_cache
@@ -24,6 +23,7 @@ from kvcore.live.shape import LiveShape, shape_from_config, weight_bytes
 from kvcore.live.tokenizer import TOKENIZER, FolderTokenizer, Tokenizer
 from kvcore.model import parse_config
 from kvcore.model.safetensors import INDEX, MAX_INDEX_BYTES, SINGLE
+from kvcore.sources import hub
 from kvcore.units import format_bytes
 
 DEFAULT = "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvcore import catalogue
 from kvcore.errors import LiveError
 from kvcore.live import models
 from kvcore.live.generate import Cancelled, Emit
@@ -23,6 +22,7 @@ from kvcore.live.roofline import Calibration
 from kvcore.live.settings import Limits, read_limits
 from kvcore.live.shape import LiveShape, as_variant, cut, parameters, shape_from_config, shape_of_catalogue
 from kvcore.live.tokenizer import ByteTokenizer, Tokenizer
+from kvcore.sources import catalogue
 from kvcore.units import format_bytes
 
 # Caches of conversations that are kept; the one that was used longest ago goes first.

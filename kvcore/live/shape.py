@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvcore import catalogue, variants
 from kvcore.errors import KVCoreError, LiveError
 from kvcore.live.counts import check_weight_format, parameters, step_weight_bytes, weight_bytes
 from kvcore.model import Attention, Latent, Memory, Model, model_from_config
 from kvcore.model.keys import Keys
+from kvcore.sources import catalogue
 from kvcore.units import parse_tokens
+from kvcore.variants import variants
 
 __all__ = [
     "FAMILIES",
@@ -146,7 +147,7 @@ def shape_of_catalogue(model_id: str) -> LiveShape:
 
 
 def as_variant(shape: LiveShape, text: str) -> LiveShape:
-    """The same shape with another attention, spelled as in kvcore.variants, `shipped` for the shape itself.
+    """The same shape with another attention, spelled as in kvcore.variants.variants, `shipped` for the shape itself.
 
     mha, gqa:G, mqa and mla see everything; sliding:W keeps the KV heads. LiveError where it cannot be built.
     """

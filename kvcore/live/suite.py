@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from kvcore.cli_live import live_as_dict
+from kvcore.cli.live import live_as_dict
 from kvcore.errors import KVCoreError
 from kvcore.live.generate import Generated
 from kvcore.live.jobs import probe_with, race_with, run_with

@@ -6,12 +6,18 @@ compare them with what those engines allocate.
 
 from __future__ import annotations
 
-from kvcore.model.readers.attention import read_attention
-from kvcore.model.readers.by_layer import read_mimo_v2, read_nemotron_nas, read_openelm, read_step, read_yuan
+from kvcore.model.readers.attention import (
+    read_attention,
+    read_gemma3n,
+    read_gemma4,
+    read_mimo_v2,
+    read_nemotron_nas,
+    read_openelm,
+    read_step,
+    read_yuan,
+)
 from kvcore.model.readers.encoders import read_bart, read_encoder, read_mllama, read_t5
-from kvcore.model.readers.gemma import read_gemma3n, read_gemma4
-from kvcore.model.readers.kimi import read_kimi
-from kvcore.model.readers.latent import read_deepseek_v4, read_latent, read_minimax_m3
+from kvcore.model.readers.latent import read_deepseek_v4, read_kimi, read_latent, read_minimax_m3
 from kvcore.model.readers.recurrent import read_recurrent
 from kvcore.model.readers.shape import Family
 

@@ -12,8 +12,7 @@ from typing import Any, BinaryIO
 
 from kvcore.errors import ConfigError, UnknownLayoutError
 from kvcore.model.gguf_file import GGUFHeader, HeaderCutOffError, LongArray, Tensor, gguf_metadata
-from kvcore.model.gguf_layers import Facts, GGUFKeys, read_layers
-from kvcore.model.gguf_rules import ARCHITECTURES
+from kvcore.model.gguf_layers import ARCHITECTURES, Facts, GGUFKeys, read_layers
 from kvcore.model.keys import MAX_LAYERS
 from kvcore.model.memories import Attention, Memory
 from kvcore.model.model import Experts, Knowledge, Model, Reading, WeightPart

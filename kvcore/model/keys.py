@@ -167,3 +167,49 @@ def _show(value: Any) -> str:
         return f"list of {len(value)}"
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "…"
+
+
+_NAMES = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length", "max_sequence_length",
+    "max_target_positions", "n_ctx", "max_context_length",
+)  # fmt: skip
+# Kinds of rotary scaling whose stated limit already includes the stretch.
+_INCLUDED = ("su", "longrope", "llama3", "yarn", "default", "mrope", "proportional")
+# Relative positions: `n_positions` is what they were trained with, not a limit.
+_NO_LIMIT = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
+_GEMMA = ("gemma3", "gemma3_text", "gemma3n_text")
+
+
+def context_limit(keys: Keys, model_type: str) -> int | None:
+    """Tokens, or None where nothing is stated (recurrent models, relative positions)."""
+    if model_type in _NO_LIMIT:
+        return None
+    own = _number(keys, "model_max_length")
+    if own is not None:
+        # Cohere's files state both; vLLM takes this one wherever it is there.
+        return own
+    stated = [value for name in _NAMES if (value := _number(keys, name)) is not None]
+    if not stated:
+        return None
+    limit = min(stated)
+    scaling = keys.get("rope_scaling", "rope_parameters")
+    if not isinstance(scaling, Mapping) or model_type in _GEMMA:
+        return limit
+    kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
+    factor = scaling.get("factor")
+    if kind in _INCLUDED or isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 4096:
+        return limit
+    return int(limit * factor)
+
+
+def _number(keys: Keys, name: str) -> int | None:
+    value = keys.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 2**40:
+        return None
+    return int(value)
+
+
+def model_dtype(keys: Keys) -> str:
+    """The 16-bit dtype that the model is served in; a float32 checkpoint is served in bf16."""
+    stated = str(keys.raw.get("dtype") or keys.raw.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+    return "fp16" if stated in ("float16", "fp16", "half") else "bf16"

@@ -10,10 +10,8 @@ from functools import cache
 from typing import Any
 
 from kvcore.errors import ConfigError, UnknownLayoutError
-from kvcore.model.context import context_limit
-from kvcore.model.dtype import model_dtype
 from kvcore.model.families import ARCHITECTURES, FAMILIES, TEXT_KEYS, WRAPPED
-from kvcore.model.keys import Keys, Raw
+from kvcore.model.keys import Keys, Raw, context_limit, model_dtype
 from kvcore.model.memories import Attention
 from kvcore.model.model import Model, Reading
 from kvcore.model.prediction import read_prediction

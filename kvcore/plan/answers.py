@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kvcore.deployment import Deployment
 from kvcore.model.model import Model
 from kvcore.plan.basis import basis
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.gpu_counts import gpu_counts
 from kvcore.plan.pools import has_share

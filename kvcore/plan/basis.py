@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from kvcore.deployment import Deployment
 from kvcore.errors import EngineError, KVCoreError, PlanError, UnitError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
+from kvcore.model.weight_formats import weight_format
 from kvcore.plan.ends import Ends
 from kvcore.plan.fill import Fill, Filler, filler
 from kvcore.plan.machines import not_followed
 from kvcore.plan.pool_ranges import PoolRanges, Sizes
 from kvcore.plan.pools import Pool, check_known, loaded_weights, usable_share
 from kvcore.plan.shards import check
-from kvcore.plan.speculation import refused as not_speculated
+from kvcore.ranks.speculation import refused as not_speculated
 from kvcore.units import MAX_BATCH, MAX_TOKENS
-from kvcore.weight_formats import weight_format
 
 NONE = Ends(low=0, best=0, high=0)
 # A guess is mostly off by less than a block; beyond that, steps grow fast.
@@ -185,25 +185,13 @@ class Basis:
             return False
 
 
+@lru_cache(maxsize=256)
 def basis(model: Model, deployment: Deployment) -> Basis:
     """What an engine or a split refuses and weights that are not known are said by the basis, not raised.
 
     The last ones that were asked for are kept: a screen asks the same deployment for its plan, its grid and its gains.
     Raises UnitError for the name of a format that is not known, which is no refusal but a wrong word.
     """
-    try:
-        return _kept(model, deployment)
-    except TypeError:
-        # An option whose value cannot be a key.
-        return _made(model, deployment)
-
-
-@lru_cache(maxsize=256)
-def _kept(model: Model, deployment: Deployment) -> Basis:
-    return _made(model, deployment)
-
-
-def _made(model: Model, deployment: Deployment) -> Basis:
     limit = model.context_limit
     context = max(1, deployment.context if limit is None else min(deployment.context, limit))
     if refused := not_followed(deployment.engine, deployment.gpu):
@@ -221,8 +209,9 @@ def _made(model: Model, deployment: Deployment) -> Basis:
             raise
         reason = "weights" if isinstance(refusal, PlanError) else "engine"
         return Basis(model=model, deployment=deployment, reason=reason, refused=str(refusal), limit=limit)
-    own = deployment if context == deployment.context else replace(deployment, context=context)
-    ranges = PoolRanges(model=model, deployment=own, loaded=loaded, share=share, longest=limit or MAX_TOKENS)
+    ranges = PoolRanges(
+        model=model, deployment=deployment.at(context), loaded=loaded, share=share, longest=limit or MAX_TOKENS
+    )
     return Basis(model=model, deployment=deployment, filler=made, by_context=ranges, limit=limit)
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from kvcore.deployment import Deployment
 from kvcore.errors import KVCoreError
-from kvcore.hardware import Accelerator
+from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
+from kvcore.model.weight_formats import WEIGHT_FORMATS, weight_format, weights_bytes
 from kvcore.plan.pools import has_share, usable_share
 from kvcore.plan.quality_words import cache_quality
 from kvcore.plan.sharing import SLOTS, batched_tokens
-from kvcore.weight_formats import WEIGHT_FORMATS, weight_format, weights_bytes
 
 Kind = Literal[
     "cache format", "weight format", "split", "context", "batched tokens", "sequences", "graphs", "speculation",

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvcore.deployment import Deployment
 from kvcore.model.model import Model
 from kvcore.plan.basis import Basis, basis
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from kvcore.deployment import MAX_GPUS, Deployment
 from kvcore.engines.registry import NAMES
-from kvcore.hardware import Accelerator, accelerators
+from kvcore.hardware.gpus import Accelerator, accelerators
+from kvcore.hardware.prices import cost_words
 from kvcore.model.model import Model
 from kvcore.plan.changes import CACHE_FORMATS, Change
-from kvcore.plan.deployment import MAX_GPUS, Deployment
-from kvcore.plan.hourly import cost_words
 from kvcore.plan.machines import runs_on
 from kvcore.plan.shard_words import split_name, split_price
 from kvcore.plan.shards import shards

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kvcore.deployment import Deployment
 from kvcore.engines.llamacpp.settings import MAX_SLOTS
 from kvcore.engines.registry import engine
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.llamacpp import FIXED
-from kvcore.plan.fill.settings import engine_settings
 from kvcore.plan.launch_llamacpp import llamacpp, ollama
 from kvcore.plan.launch_model import reference, refuse_counterfactual
 from kvcore.plan.launch_sglang import sglang
@@ -51,7 +50,7 @@ def launch(model: Model, deployment: Deployment, users: int | None = None) -> Co
     if refused := not_followed(name, deployment.gpu):
         raise EngineError(refused)
     each = None if users is None else -(-users // deployment.dp)
-    settings = engine_settings(model, deployment, deployment.context, _slots(name, deployment, each))
+    settings = engine(name).settings(model, deployment.unless_stated(_slots(name, deployment, each)))
     loaded, notes = reference(model, name)
     command = _MAKERS[name](replace(model, name=loaded), deployment, settings)
     return replace(command, notes=(*notes, *command.notes))

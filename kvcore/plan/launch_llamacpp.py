@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from kvcore.deployment import Deployment, Draft
 from kvcore.engines.llamacpp import LLAMACPP
 from kvcore.engines.llamacpp.settings import LlamaCppSettings
 from kvcore.engines.ollama import OLLAMA, OllamaSettings
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import Draft
+from kvcore.model.weight_formats import weight_format
 from kvcore.plan.launch_model import gguf_file
 from kvcore.plan.launch_words import Command, other_weights, put, stem, stored_format
-from kvcore.weight_formats import weight_format
 
 OLLAMA_NAME = "kv-plan"
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from kvcore.deployment import Draft
 from kvcore.errors import EngineError
-from kvcore.hub import CONFIG
 from kvcore.model.model import Files, Model
-from kvcore.plan.draft import Draft
 from kvcore.plan.launch_words import PLACEHOLDER, model_reference, stem
+from kvcore.sources.hub import CONFIG
 
 # The longest path that Linux opens (PATH_MAX).
 MAX_PATH = 4096

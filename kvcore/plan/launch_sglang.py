@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvcore.deployment import Deployment, Draft
 from kvcore.engines.sglang import SGLANG
 from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import Draft
 from kvcore.plan.launch_model import draft_reference
 from kvcore.plan.launch_words import (
     SIXTEEN_BITS,

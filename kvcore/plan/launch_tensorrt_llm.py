@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
+from kvcore.deployment import Deployment, Draft
 from kvcore.engines.tensorrt_llm import TENSORRT_LLM
 from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import Draft
 from kvcore.plan.launch_model import draft_reference
 from kvcore.plan.launch_words import (
     SIXTEEN_BITS,

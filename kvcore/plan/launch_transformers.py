@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from kvcore.deployment import Deployment
 from kvcore.engines.transformers import TRANSFORMERS
 from kvcore.engines.transformers.settings import TransformersSettings
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.launch_words import SIXTEEN_BITS, Command, cache_word, other_weights, requantised_note, stored_format
 
 SCRIPT = "generate.py"

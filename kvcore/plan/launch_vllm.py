@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 
+from kvcore.deployment import Deployment, Draft
 from kvcore.engines.vllm import VLLM
 from kvcore.engines.vllm.settings import VllmSettings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import Draft
 from kvcore.plan.launch_model import draft_reference
 from kvcore.plan.launch_words import (
     SIXTEEN_BITS,

@@ -6,10 +6,10 @@ import shlex
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from kvcore.deployment import Deployment
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
-from kvcore.weight_formats import weight_format
+from kvcore.model.weight_formats import weight_format
 
 # What stands for a model whose name cannot be shown safely.
 PLACEHOLDER = "MODEL"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from kvcore.engines.registry import NAMES
-from kvcore.hardware import Accelerator
+from kvcore.hardware.gpus import Accelerator
 
 # Vendors of the GPUs on which the rules of an engine are followed.
 VENDORS: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvcore.deployment import Deployment
 from kvcore.errors import EngineError, UnitError
-from kvcore.hardware import Link, link
+from kvcore.hardware.gpus import Link, link
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.sharing import layout_at
 from kvcore.plan.speed import prefill_bound, seconds_text
 from kvcore.size import Term

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from kvcore.hardware import Accelerator
-from kvcore.plan.deployment import Deployment
+from kvcore.deployment import Deployment
+from kvcore.hardware.gpus import Accelerator
 from kvcore.plan.overhead_tower import Tower
 from kvcore.units import GIB
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from kvcore.deployment import Deployment
+from kvcore.engines.ollama import OLLAMA
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.overhead_shape import shape
-from kvcore.plan.rank_weights import RankWeights
-from kvcore.plan.speculation import speculator
+from kvcore.ranks.speculation import speculator
+from kvcore.ranks.weights import RankWeights
 from kvcore.units import GIB
 
 # What nvidia-smi reports and CUDA does not give (data/overheads.json), and what a CUDA context takes.
@@ -156,7 +157,7 @@ def _micro_batch(model: Model, deployment: Deployment) -> tuple[int, int, bool]:
     flash = "off" not in (options.get("flash_attn"), options.get("flash_attention"))
     if deployment.engine == "ollama":
         try:
-            server = deployment.settings(model).server
+            server = OLLAMA.settings(model, deployment).server
         except EngineError:
             pass
         else:

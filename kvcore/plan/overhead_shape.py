@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvcore.deployment import Deployment
 from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
 from kvcore.model.memories import Indexer, Latent
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.overhead_defaults import captured_graphs, chunks_by_itself, is_v0, v0_defaults, v1_defaults, version_of
 from kvcore.plan.overhead_tower import Tower, kept_tokens, tower
 from kvcore.units import GIB

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kvcore import catalogue
 from kvcore.model.model import Model
 from kvcore.plan.ends import Ends
-from kvcore.plan.rank_weights import TOWERS, RankWeights
+from kvcore.ranks.weights import TOWERS, RankWeights
+from kvcore.sources import catalogue
 
 _CONFIGS = ("vision_config", "audio_config")
 _INSIDE = ("text_config.", "thinker_config.", "llm_config.", "language_config.")

@@ -11,17 +11,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from kvcore.deployment import Deployment
 from kvcore.engines.vllm.budget import DEFAULT_UTILIZATION
 from kvcore.model.model import Model
 from kvcore.paths import DATA
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends, Overhead
 from kvcore.plan.overhead_defaults import LARGE_GIB, LARGEST_GIB, has_large_defaults
 from kvcore.plan.overhead_engines import ESTIMATES, Estimate
 from kvcore.plan.overhead_rule import SPREAD, Coefficients, Fit, Parts, ends_gib, parts_gib, tower_peak_gib
 from kvcore.plan.overhead_shape import EXPERT_CHUNK, Profile, profile
 from kvcore.plan.overhead_tower import UNSTATED_WEIGHTS, Tower, lacks_tower
-from kvcore.plan.rank_weights import RankWeights
+from kvcore.ranks.weights import RankWeights
 from kvcore.units import GIB
 
 # Bytes a sequence and logit that the dummy run of a rejection sampler takes beside a sampler's: logits of the proposed

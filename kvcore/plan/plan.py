@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.errors import EngineError, UnitError
 from kvcore.model.model import Model
 from kvcore.plan.basis import NONE, Basis, Held, basis, sizes
 from kvcore.plan.bindings import Binding, beside_stated_pool, beyond_limit, memory_gone, refusal, running_out
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.fill import Fill
 from kvcore.plan.pools import Pool
 from kvcore.plan.shards import notes as shard_notes
-from kvcore.plan.speculation import notes as speculation_notes
 from kvcore.plan.versions import newer_note
+from kvcore.ranks.speculation import notes as speculation_notes
 from kvcore.size import Term
 from kvcore.units import MAX_BATCH
 

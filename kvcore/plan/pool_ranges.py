@@ -7,16 +7,16 @@ some ranges they rise with the context or stay, so where two lengths of a range 
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
+from kvcore.deployment import Deployment
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.overhead_defaults import V0_CHUNKS_ABOVE, is_v0
 from kvcore.plan.overhead_engines import BY_STAGE
 from kvcore.plan.overheads import total_overheads
 from kvcore.plan.pools import Pool, left_for_cache, pools
-from kvcore.plan.rank_weights import RankWeights
+from kvcore.ranks.weights import RankWeights
 from kvcore.units import MAX_TOKENS
 
 # Below so many tokens a batch may be limited by the requests themselves.
@@ -96,7 +96,7 @@ class PoolRanges:
         return found[place]
 
     def _made(self, context: int) -> Sizes:
-        own = self.deployment if context == self.deployment.context else replace(self.deployment, context=context)
+        own = self.deployment.at(context)
         totals = {stage: total_overheads(self.model, own, self.loaded[stage]) for stage in set(self._alike)}
         left = [
             left_for_cache(own, self.share, weights, totals[stage])

@@ -12,18 +12,18 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil
 
+from kvcore.deployment import Deployment
+from kvcore.engines.sglang import SGLANG
 from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
 from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
 from kvcore.engines.vllm.budget import DEFAULT_UTILIZATION, OLD_UTILIZATION
 from kvcore.errors import PlanError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
-from kvcore.plan.fill.settings import engine_settings
 from kvcore.plan.overheads import Overheads, overheads
-from kvcore.plan.rank_weights import RankWeights, rank_weights
-from kvcore.plan.speculation import speculator_bytes, with_speculator
+from kvcore.ranks.speculation import speculator_bytes, with_speculator
+from kvcore.ranks.weights import RankWeights, rank_weights
 from kvcore.size import Term
 
 # vLLM's default share before 0.21 (config/cache.py).
@@ -87,11 +87,7 @@ def check_known(model: Model, deployment: Deployment, loaded: tuple[RankWeights,
 
 def loaded_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
     """The weights of each stage: the same whatever the context, the GPU or the share of its memory."""
-    try:
-        return _loaded(model, replace(deployment, context=1, gpu=_ANY_GPU, utilization=None, kv_bytes=None))
-    except TypeError:
-        # An option whose value cannot be a key.
-        return with_speculator(rank_weights(model, deployment), model, deployment)
+    return _loaded(model, replace(deployment, context=1, gpu=_ANY_GPU, utilization=None, kv_bytes=None))
 
 
 @lru_cache(maxsize=1024)
@@ -105,7 +101,7 @@ def usable_share(model: Model, deployment: Deployment) -> float:
     Of a device's total memory in vLLM and SGLang, of what is free after weights and activations in TensorRT-LLM.
     """
     if deployment.engine == "sglang":
-        settings = engine_settings(model, deployment, max(1, deployment.context))
+        settings = SGLANG.settings(model, deployment.at(max(1, deployment.context)))
         found = mem_fraction_static(model, settings)
         if deployment.draft is None or settings.mem_fraction_static is not None:
             return found

@@ -11,9 +11,9 @@ from fractions import Fraction
 from math import erf, sqrt
 from typing import Literal
 
+from kvcore.deployment import Deployment
 from kvcore.errors import PlanError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.pools import usable_share
 from kvcore.plan.sharing import SLOTS, batched_tokens, layout_at
 from kvcore.plan.speed import decode_bound, prefill_bound, seconds_text

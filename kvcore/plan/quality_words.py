@@ -6,7 +6,7 @@ import re
 
 from kvcore.errors import UnitError
 from kvcore.formats import kv_format
-from kvcore.levers import QualityResult, lever, lever_of, results
+from kvcore.variants.levers import QualityResult, lever, lever_of, results
 
 # The word by which a comparison names a format, where it is not the format's own name.
 _NAMED = {"nvfp4": "E2M1", "mxfp4": "E2M1", "fp8_ds_mla": "fp8", "fp8_per_token_head": "fp8"}

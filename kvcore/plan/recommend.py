@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import UnitError
-from kvcore.hardware import Accelerator, accelerators
+from kvcore.hardware.gpus import Accelerator, accelerators
+from kvcore.hardware.prices import Hourly, hourly
 from kvcore.model.model import Model
 from kvcore.plan.basis import Basis
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.gpu_counts import gpu_counts
-from kvcore.plan.hourly import Hourly, hourly
 from kvcore.plan.machines import runs_on
 from kvcore.plan.shard_words import split_name
 from kvcore.plan.split_search import Search
@@ -69,7 +69,9 @@ def recommend(
     kinds = tuple(gpu for gpu in (accelerators() if gpus is None else gpus) if runs_on(engine, gpu))
     if not kinds or (model.context_limit is not None and context > model.context_limit):
         return ()
-    asked = replace(base or Deployment(gpu=kinds[0], context=context), context=context, engine=engine, kv_bytes=None)
+    asked = replace(
+        base or Deployment(gpu=kinds[0], context=context, engine=engine), context=context, engine=engine, kv_bytes=None
+    )
     search = Search(model=model, asked=asked, users=users, counts=tuple(sorted(set(counts))))
     # From the largest memory down: what a GPU does not hold, a smaller one of the same rules does not hold either.
     held = [search.fewest(gpu) for gpu in sorted(kinds, key=lambda gpu: -gpu.memory_bytes)]

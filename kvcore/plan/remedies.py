@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 
+from kvcore.deployment import Deployment
 from kvcore.errors import KVCoreError
 from kvcore.model.model import Model
 from kvcore.plan.answers import least_utilization, longest_context
@@ -20,7 +21,6 @@ from kvcore.plan.changes import (
     utilization_to,
     weight_formats,
 )
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.gpu_counts import gpu_counts
 from kvcore.plan.hardware_changes import more_gpus_to, other_engines, other_gpus, splits
 from kvcore.plan.plan import Plan, make_plan, starting

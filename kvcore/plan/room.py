@@ -7,10 +7,10 @@ from typing import Literal
 
 from kvcore.errors import UnitError
 from kvcore.formats import KVFormat
-from kvcore.hardware import Accelerator
+from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
-from kvcore.plan.sharding import rank_bytes
-from kvcore.weight_formats import weights_bytes
+from kvcore.model.weight_formats import weights_bytes
+from kvcore.ranks.memories import rank_bytes
 
 MAX_GPUS = 4096
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcore.plan.deployment import Deployment
+from kvcore.deployment import Deployment
 
 
 def split_name(deployment: Deployment) -> str:

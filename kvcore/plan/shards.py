@@ -5,41 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from kvcore.deployment import MAX_GPUS, Deployment, Split
 from kvcore.engines.base import Engine
 from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import UnitError
-from kvcore.hardware import Accelerator, accelerator
+from kvcore.hardware.gpus import Accelerator, accelerator
+from kvcore.hardware.systems import host_gpus
 from kvcore.model.memories import Indexer
 from kvcore.model.model import Model
-from kvcore.plan import speculation
-from kvcore.plan.deployment import MAX_GPUS, Deployment
-from kvcore.plan.rank_weights import expert_ranks, stages
-from kvcore.plan.shard_rules import MATRIX_SPLIT, is_latent, kv_heads, refusals
-from kvcore.systems import host_gpus
+from kvcore.ranks import speculation
+from kvcore.ranks.splits import MATRIX_SPLIT, is_latent, kv_heads, refusals
+from kvcore.ranks.weights import expert_ranks, stages
 
 # The rules of a split do not depend on the GPU; one is needed to ask.
 _ANY_GPU = "h100-sxm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class Shard(Split):
     """One way to split a model: `refused` says why the engine cannot, "" where it can; `notes` what it means."""
 
-    tp: int
-    pp: int
-    dp: int
-    dcp: int = 1
-    expert_parallel: bool = False
-    dp_attention: bool = False
     refused: str = ""
     notes: tuple[str, ...] = ()
 
     def onto(self, deployment: Deployment) -> Deployment:
         """The deployment in this split."""
-        return replace(
-            deployment, tp=self.tp, pp=self.pp, dp=self.dp, dcp=self.dcp, expert_parallel=self.expert_parallel,
-            dp_attention=self.dp_attention,
-        )  # fmt: skip
+        return deployment.on(self)
 
 
 def check(model: Model, deployment: Deployment) -> str:

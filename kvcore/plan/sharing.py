@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
+from kvcore.engines.registry import engine
 from kvcore.model.memories import State
 from kvcore.model.model import Model
 from kvcore.plan.basis import basis
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import filler
-from kvcore.plan.fill.settings import engine_settings
 
 # TensorRT-LLM's max_num_tokens where nothing is said (trtllm-serve, 1.4).
 _TENSORRT_LLM_TOKENS = 8192
@@ -27,11 +27,7 @@ _COPIES = {
 
 def layout_at(model: Model, deployment: Deployment, tokens: int) -> Layout:
     """How the engine stores a request of `tokens` tokens on the fullest GPU; EngineError for what it refuses."""
-    try:
-        return _layout_at(model, deployment, max(1, tokens))
-    except TypeError:
-        # An option whose value cannot be a key.
-        return filler(model, deployment, deployment.context).layout(max(1, tokens), 1)
+    return _layout_at(model, deployment, max(1, tokens))
 
 
 @lru_cache(maxsize=256)
@@ -45,7 +41,7 @@ def batched_tokens(model: Model, deployment: Deployment) -> int:
     """Tokens that are taken in at once at most: what was asked for, else the engine's own default."""
     if deployment.max_num_batched_tokens is not None:
         return deployment.max_num_batched_tokens
-    settings = engine_settings(model, deployment, deployment.context)
+    settings = engine(deployment.engine).settings(model, deployment)
     stated = (getattr(getattr(settings, "server", settings), name, None) for name in _CHUNKS)
     return next((tokens for tokens in stated if tokens), _TENSORRT_LLM_TOKENS)
 

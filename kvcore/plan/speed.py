@@ -5,12 +5,12 @@ Bounds of the roofline, never predictions: no communication, no kernel that fall
 
 from __future__ import annotations
 
+from kvcore.deployment import Deployment
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.sharding import on_rank
+from kvcore.model.weight_formats import weights_bytes
+from kvcore.ranks.memories import on_rank
 from kvcore.timing import Bound, Work, bound, decode_cache_work, prefill_cache_work, weight_work
-from kvcore.weight_formats import weights_bytes
 
 # Weights whose matrices are multiplied in their own format; others are unpacked and multiplied in 16 bits.
 _MULTIPLIED_IN = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4"}

@@ -6,17 +6,17 @@ from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from kvcore.deployment import Deployment
 from kvcore.errors import KVCoreError
-from kvcore.hardware import Accelerator, accelerator
+from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.memories import Attention, Latent
 from kvcore.model.model import Model
 from kvcore.plan.basis import Basis, basis
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import Filler, filler
 from kvcore.plan.overheads import total_overheads
 from kvcore.plan.pools import left_for_cache, loaded_weights, pools, usable_share
-from kvcore.plan.rank_weights import RankWeights
 from kvcore.plan.shards import Shard, shards
+from kvcore.ranks.weights import RankWeights
 from kvcore.units import GIB
 
 # The GPU that bounds are made with.
@@ -95,11 +95,7 @@ class Search:
         if count not in self._splits:
             reference = accelerator(REFERENCE)
             asked = replace(self.asked, gpu=reference, utilization=None)
-            try:
-                self._splits[count] = _splits(self.model, asked, count)
-            except TypeError:
-                # An option whose value cannot be a key.
-                self._splits[count] = _all_splits(self.model, asked, count)
+            self._splits[count] = _splits(self.model, asked, count)
         return self._splits[count]
 
     def _bound(self, split: Split, usable: float, rules: Rules, gpu: Accelerator) -> float:
@@ -141,10 +137,6 @@ class Search:
 
 @lru_cache(maxsize=128)
 def _splits(model: Model, asked: Deployment, count: int) -> tuple[Split, ...]:
-    return _all_splits(model, asked, count)
-
-
-def _all_splits(model: Model, asked: Deployment, count: int) -> tuple[Split, ...]:
     """The valid splits of so many GPUs: the same for every GPU, share of its memory and number of users."""
     made = (_split(model, shard, asked) for shard in shards(model, asked.engine, count) if not shard.refused)
     return tuple(split for split in made if split is not None)

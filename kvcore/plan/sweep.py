@@ -12,14 +12,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import NAMES
 from kvcore.errors import KVCoreError
-from kvcore.hardware import accelerators
+from kvcore.hardware.gpus import accelerators
 from kvcore.model.model import Model
 from kvcore.plan.answers import SPLITS_TRIED, most_users
 from kvcore.plan.basis import basis
 from kvcore.plan.changes import CACHE_FORMATS, WEIGHTS, runs_4_bit
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.hardware_changes import other_engines
 from kvcore.plan.machines import runs_on

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
+from kvcore.deployment import Deployment
 from kvcore.errors import PlanError, UnitError
 from kvcore.model.model import Model
 from kvcore.plan.basis import basis
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fits import Filling, Fit
 from kvcore.plan.moments import most_at_once
 from kvcore.plan.plan import Plan, plan_from

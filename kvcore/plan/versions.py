@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
+from kvcore.deployment import Deployment
 from kvcore.engines.sglang.settings import VERSION as SGLANG
 from kvcore.engines.tensorrt_llm.settings import VERSION as TENSORRT_LLM
 from kvcore.engines.transformers.settings import VERSION as TRANSFORMERS
 from kvcore.engines.vllm.settings import VERSION as VLLM
-from kvcore.plan.deployment import Deployment
 
 # The newest release whose rules were read; llama.cpp and Ollama refuse every release but those that are known.
 NEWEST = {"vllm": VLLM, "sglang": SGLANG, "tensorrt-llm": TENSORRT_LLM, "transformers": TRANSFORMERS}

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
 
+from kvcore.deployment import Deployment
 from kvcore.errors import KVCoreError
 from kvcore.model.model import Model
 from kvcore.plan.basis import Held, basis
@@ -21,7 +22,6 @@ from kvcore.plan.changes import (
     utilization,
     weight_formats,
 )
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.hardware_changes import other_engines, other_gpus, replicas, splits
 from kvcore.plan.offload import Offload, host_memory_text, offload

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvcore.errors import HardwareError
-from kvcore.hardware import FORMATS, Accelerator
+from kvcore.hardware.gpus import FORMATS, Accelerator
 from kvcore.size import Term
 from kvcore.timing.work import Work
 

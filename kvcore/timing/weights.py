@@ -8,10 +8,10 @@ from math import expm1, log1p
 from kvcore.errors import UnitError
 from kvcore.model.memories import CrossAttention
 from kvcore.model.model import Model, WeightPart
+from kvcore.model.weight_formats import WeightFormat, chosen_weight_format, weights_bytes
 from kvcore.size import Term
 from kvcore.timing.work import Work
 from kvcore.units import check_tokens
-from kvcore.weight_formats import WeightFormat, chosen_weight_format, weights_bytes
 
 # Tables of which a token reads its own row; the embedding is one unless it is the output head as well.
 _LOOKED_UP = frozenset({"embedding", "per-layer embeddings"})

@@ -13,9 +13,9 @@ from pages.ui.live_look import Fill
 from pages.ui.live_plot import Drawn, Plot, Scale, nice_above, span_above, steps
 from pages.ui.live_story import CACHE, MODES, RECOMPUTE, Held, Probe, Side, Story, Token
 from pages.ui.live_words import limit_words
+from pages.ui.size.words import plural
 from pages.ui.theme import Palette
-from pages.ui.variant_curves import spread
-from pages.ui.words import plural
+from pages.ui.variants.curves import spread
 
 # More marks than this are drawn as medians of neighbours: a browser redraws them four times a second.
 MOST_MARKS = 160

@@ -14,8 +14,8 @@ from pages.ui.live_lanes import Bar, Lane, Lanes
 from pages.ui.live_look import MARKS, Fill
 from pages.ui.live_plot import Drawn, Plot, Scale, nice_above, span_above
 from pages.ui.live_state import RACE
+from pages.ui.size.words import plural
 from pages.ui.theme import Palette
-from pages.ui.words import plural
 
 MOST = 6
 _NAME = 28

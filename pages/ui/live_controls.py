@@ -9,7 +9,10 @@ import streamlit as st
 
 from kvcore.errors import KVCoreError
 from kvcore.live import models
-from kvcore.live.link import (
+from kvcore.live.options import CONTEXTS, KV_FORMATS, RACE_CONTEXTS, WEIGHT_FORMATS
+from kvcore.live.settings import read_limits
+from kvcore.live.shape import LiveShape, as_variant, cut, shape_of_catalogue, weight_bytes
+from kvcore.scenario.live import (
     AS_WRITTEN,
     BATCHES,
     BUDGETS,
@@ -21,9 +24,6 @@ from kvcore.live.link import (
     VARIANTS,
     LiveOptions,
 )
-from kvcore.live.options import CONTEXTS, KV_FORMATS, RACE_CONTEXTS, WEIGHT_FORMATS
-from kvcore.live.settings import read_limits
-from kvcore.live.shape import LiveShape, as_variant, cut, shape_of_catalogue, weight_bytes
 from kvcore.units import GIB, format_bytes
 from pages.ui import live_replay, live_state
 from pages.ui.live_look import variant_name

@@ -8,10 +8,10 @@ from kvcore.errors import KVCoreError
 from kvcore.live.host import Host
 from kvcore.live.roofline import Calibration, what_binds
 from kvcore.units import format_bytes
-from pages.ui import html_table, live_controls, live_state
+from pages.ui import live_controls, live_state, widgets
 from pages.ui.live_state import PROBE, RACE, RUN
 from pages.ui.live_story import Story
-from pages.ui.plain import plain
+from pages.ui.text import plain
 
 
 def calibration(story: Story) -> Calibration | None:
@@ -54,7 +54,7 @@ def section(off: str) -> None:
         else:
             for line in binds(told[0] if told[0].host else story):
                 st.markdown(plain(line))
-            st.html(html_table.table("The machine", (("measured", "w"), ("", "n")), _rows(story)))
+            st.html(widgets.table("The machine", (("measured", "w"), ("", "n")), _rows(story)))
         live_controls.stop_or(
             "Measure again", "live_measure", live_controls.measure_again, disabled=bool(off), icon=":material/speed:"
         )

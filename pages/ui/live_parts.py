@@ -7,14 +7,14 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.live.link import PROBE_CHOICES, RACE_CHOICES
-from pages.ui import cards, live_charts, live_controls, live_look, live_machine, live_state, theme
+from kvcore.scenario.live import PROBE_CHOICES, RACE_CHOICES
+from pages.ui import live_charts, live_controls, live_look, live_machine, live_state, theme, widgets
 from pages.ui import live_words as words
 from pages.ui.live_lanes import Lanes
 from pages.ui.live_plot import Drawn
 from pages.ui.live_state import PROBE, RACE, RUN, Result
 from pages.ui.live_story import CACHE, RECOMPUTE, Story
-from pages.ui.plain import plain
+from pages.ui.text import plain
 
 _CONTAINERS = ("live_top", "live_settings", "live_probe_row", "live_race_row")
 
@@ -100,7 +100,7 @@ def _head(colours: theme.Palette) -> None:
     st.caption(words.model_line(story) or waiting)
     for note in story.notes:
         st.caption(plain(note))
-    cards.row(words.cards(story, result is None or result.finished))
+    widgets.row(words.cards(story, result is None or result.finished))
     left, right = st.columns([5, 7], gap="large")
     with left, st.container(key="live_answer"):
         st.html(_answer(result))

@@ -12,9 +12,9 @@ from kvcore.live import run_table, runs
 from kvcore.live.run_events import MAX_NAME
 from kvcore.live.runs import RunRecord, Summary
 from kvcore.units import format_bytes
-from pages.ui import html_table, live_compare, live_controls, live_look, live_parts, live_replay, live_state, notices
+from pages.ui import live_compare, live_controls, live_look, live_parts, live_replay, live_state, widgets
 from pages.ui.live_state import PROBE, RACE, RUN, Result
-from pages.ui.plain import plain
+from pages.ui.text import plain
 from pages.ui.theme import Palette
 
 MOST_KEPT = 12
@@ -39,13 +39,13 @@ def section(colours: Palette) -> None:
             "A run exported here (.json)", key="live_load", type=["json"], max_upload_size=UPLOAD_MB, on_change=_load
         )
         st.caption("It is read in memory, checked, and never run.")
-    with notices.place("runs"):
+    with widgets.place("runs"):
         if problem := st.session_state.pop("live_run_problem", ""):
             st.error(plain(problem), icon=":material/error:")
         _told()
     records = kept()
     if records:
-        st.html(html_table.table("Kept runs", _COLUMNS, [_row(one) for one in records]))
+        st.html(widgets.table("Kept runs", _COLUMNS, [_row(one) for one in records]))
         _chosen_run(records)
         _compare(records, colours)
 

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import streamlit as st
 
 from kvcore.errors import LiveError
-from kvcore.live.link import LiveOptions
 from kvcore.live.queue import default_queue
 from kvcore.live.runs import RunRecord
 from kvcore.live.settings import read_limits
+from kvcore.scenario.live import LiveOptions
 from pages.ui.live_story import Story, go_on
 
 RUN, PROBE, RACE, MACHINE = "run", "probe", "race", "host"

@@ -8,13 +8,13 @@ from statistics import median
 from typing import Any
 
 from kvcore.units import format_bytes, format_count
-from pages.ui.cards import Card
 from pages.ui.live_look import SIDE_NAMES, duration, rate, times, variant_name
 from pages.ui.live_replay import where
 from pages.ui.live_state import Result, Ticket
 from pages.ui.live_story import CACHE, RECOMPUTE, Probe, Story
-from pages.ui.plain import plain
-from pages.ui.words import plural
+from pages.ui.size.words import plural
+from pages.ui.text import plain
+from pages.ui.widgets import Card
 
 _DONE = {
     "length": "Done: all tokens made",

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from kvcore import catalogue, sources
 from kvcore.errors import KVCoreError, ModelError
 from kvcore.formats import KVFormat
 from kvcore.model import Model, model_from_config
-from kvcore.scenario import DEFAULT_MODEL, encode_config
+from kvcore.scenario.scenario import DEFAULT_MODEL, encode_config
 from kvcore.size import growth_laws
+from kvcore.sources import catalogue, files
 from kvcore.units import format_count
-from pages.ui.plain import tidy_name
+from pages.ui.text import tidy_name
 
 OWN = "own"  # the option of the picker that stands for the reader's own model
 
@@ -39,7 +39,7 @@ class Refusal:
     name: str
     message: str
     keys: tuple[str, ...] = ()
-    bound: Callable[[], sources.Loaded] | None = None
+    bound: Callable[[], files.Loaded] | None = None
     catalogued: bool = False
 
 
@@ -107,7 +107,7 @@ def _load(model_id: str, bound: bool) -> Model:
         return model_from_config(catalogue.raw_config(model_id), model_id, upper_bound=True)
 
 
-def from_own(loaded: sources.Loaded, name: str = "") -> Chosen:
+def from_own(loaded: files.Loaded, name: str = "") -> Chosen:
     """What the reader brought, ready to be shown."""
     where = {"pasted": "pasted here", "upload": "uploaded here", "gguf": "uploaded .gguf", "hub": "Hugging Face Hub"}
     return Chosen(
@@ -120,7 +120,7 @@ def from_own(loaded: sources.Loaded, name: str = "") -> Chosen:
     )
 
 
-def _own_name(loaded: sources.Loaded) -> str:
+def _own_name(loaded: files.Loaded) -> str:
     stated = tidy_name(loaded.model.name.rsplit("/", 1)[-1])
     return stated if stated not in ("", loaded.model.model_type) else tidy_name(f"Your {loaded.model.model_type} model")
 

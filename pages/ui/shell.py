@@ -6,8 +6,9 @@ from pathlib import Path
 
 import streamlit as st
 
-from kvcore.scenario import Scenario
-from pages.ui import controls, state, theme
+from kvcore.scenario.scenario import Scenario
+from pages.ui import scenario as controls
+from pages.ui import state, theme
 from pages.ui.models import Chosen
 
 ROOT = Path(__file__).parents[2]

@@ -19,20 +19,21 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from kvcore import catalogue, sources
 from kvcore.errors import KVCoreError, UnitError
 from kvcore.formats import ELEMENT_FORMATS
-from kvcore.live.link import LiveOptions
-from kvcore.plan.options import ConcurrencyOptions
-from kvcore.scenario import DEFAULT_MODEL, HOST_GPUS, Scenario, decode_config
+from kvcore.scenario.concurrency import ConcurrencyOptions
+from kvcore.scenario.live import LiveOptions
+from kvcore.scenario.scenario import DEFAULT_MODEL, HOST_GPUS, Scenario, decode_config
+from kvcore.scenario.variants import VariantOptions, read_gpus
+from kvcore.sources import catalogue, files
 from kvcore.units import check_batch, format_tokens, is_whole, parse_bytes, parse_tokens
-from kvcore.variant_options import VariantOptions, read_gpus
-from pages.ui import models, plan_state
+from pages.ui import models
+from pages.ui.concurrency import address
 from pages.ui.models import OWN, Chosen, Refusal
 
 SAME = "same"  # values stored as the keys are
 KEYS = ("model", "tokens", "batch", "k_format", "v_format", "source", "compare", "budget", "bound",
-        "engine", "gpu", "tp", "designs", "design", "weights", "gpus", "other", "trend", *plan_state.KEYS)  # fmt: skip
+        "engine", "gpu", "tp", "designs", "design", "weights", "gpus", "other", "trend", *address.KEYS)  # fmt: skip
 VARIANTS, CONCURRENCY, LIVE = "variants", "concurrency", "live"
 MAX_RANKS = 4096
 # Every parameter that an address of any screen may have.
@@ -66,10 +67,10 @@ def begin(page: str) -> None:
             options, more = VariantOptions.from_query(query)
             state["problems"] += more
             adopt_options(options)
-        if page == CONCURRENCY or not plan_state.is_set():
+        if page == CONCURRENCY or not address.is_set():
             planned, more = ConcurrencyOptions.from_query(query)
             state["problems"] += more
-            plan_state.adopt(planned, scenario)
+            address.adopt(planned, scenario)
         if page == LIVE:
             chosen, more = LiveOptions.from_query(query)
             state["problems"] += more
@@ -87,7 +88,7 @@ def begin(page: str) -> None:
         _carry_gpus(state.get("page"))
     state["page"] = page
     if state[_TURNED] and "scenario" in state:
-        plan_state.follow(state["scenario"])
+        address.follow(state["scenario"])
         arrived[page] = _query(state["scenario"])
 
 
@@ -105,7 +106,7 @@ def _unknown(query: dict[str, str]) -> list[str]:
 def _carry_gpus(left: str | None) -> None:
     """Take the number of GPUs from the screen that is left to the other one that asks for it."""
     state = st.session_state
-    count = plan_state.key("count")
+    count = address.key("count")
     if left == CONCURRENCY and is_whole(state[count]):
         many = int(state[count])
         # What every screen begins with is not a number that somebody named.
@@ -182,7 +183,7 @@ def show_plan(scenario: Scenario, options: ConcurrencyOptions) -> None:
     """Go to a plan from a button; what was refused before is forgotten."""
     st.session_state["refusal"] = None
     adopt(scenario)
-    plan_state.adopt(options, scenario)
+    address.adopt(options, scenario)
     _remember()
 
 
@@ -196,11 +197,11 @@ def _adopt_config(scenario: Scenario) -> None:
     state = st.session_state
     text = json.dumps(decode_config(scenario.config))
     name = "" if scenario.model == DEFAULT_MODEL else scenario.model
-    if not bring(lambda bound: sources.from_json(text, name, upper_bound=bound), name, upper_bound=scenario.bound):
+    if not bring(lambda bound: files.from_json(text, name, upper_bound=bound), name, upper_bound=scenario.bound):
         state["model"] = DEFAULT_MODEL
 
 
-def bring(load: Callable[[bool], sources.Loaded], name: str = "", *, upper_bound: bool = False) -> bool:
+def bring(load: Callable[[bool], files.Loaded], name: str = "", *, upper_bound: bool = False) -> bool:
     """Show the model that `load(upper_bound)` gives; else keep why it was refused, and answer False."""
     state = st.session_state
     try:
@@ -314,7 +315,7 @@ def _query(now: Scenario) -> dict[str, str]:
     if page == VARIANTS:
         return now.to_query() | variant_options().to_query()
     if page == CONCURRENCY:
-        return now.to_query() | plan_state.options(now).to_query()
+        return now.to_query() | address.options(now).to_query()
     return now.to_query() | (_live_options().to_query() if page == LIVE else {})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
@@ -78,53 +79,13 @@ PATTERNS: dict[str, str] = {
 _PATTERN_SIZE = {"latent": "5px 5px", "cross": "6px 6px"}
 
 
-# On a phone, controls and big numbers stand two by two, so that the answer is on the first screen. Chosen options are
-# outlined: Streamlit writes white on the primary colour, which is unreadable in the dark theme. The name of a choice
-# that rests stays as dark as the others, so that it can be read. Streamlit's advertisement for developers, which it
-# shows over the title where the app is started by hand, is nothing for the reader.
-_STYLE = """<style>
-[data-testid="stSkillsNudge"], [data-testid="stSkillsInstallCallout"] { display: none; }
-[data-testid="stMultiSelect"] [data-tag] {
-  background: transparent; color: inherit; border: 1px solid currentColor;
-}
-.st-key-trio_cards { margin-top: .5rem; }
-.st-key-sweep_section { margin-top: 1rem; }
-.st-key-plan_controls .st-key-engine [role="radiogroup"] > * { min-height: 2.5rem; }
-.st-key-plan_draft [data-testid="stWidgetLabel"], .st-key-plan_draft [data-testid="stWidgetLabel"] * { color: inherit; }
-.kv-terms { margin: .6rem 0 0; line-height: 1.5; }
-.kv-terms p { margin: 0 0 .5rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
-@media (max-width: 640px) {
-  .st-key-engine [role="radiogroup"] { flex-wrap: wrap; }
-  [data-testid="stMetricValue"] { font-size: 1.6rem; }
-  [data-testid="stMetricValue"], [data-testid="stMetricValue"] *, [data-testid="stMetricLabel"] * {
-    white-space: normal !important; overflow: visible !important; text-overflow: clip; overflow-wrap: anywhere;
-  }
-  .st-key-scenario [data-testid="stColumn"], .st-key-numbers [data-testid="stColumn"],
-  .st-key-attention_cards [data-testid="stColumn"], .st-key-server_controls [data-testid="stColumn"],
-  .st-key-trio_controls [data-testid="stColumn"], .st-key-plan_controls [data-testid="stColumn"],
-  .st-key-people_controls [data-testid="stColumn"] {
-    flex: 1 1 calc(50% - 1rem); min-width: calc(50% - 1rem); width: calc(50% - 1rem);
-  }
-  .st-key-mend_rows [data-testid="stColumn"]:is(:nth-child(2), :nth-child(4)),
-  .st-key-lever_rows [data-testid="stColumn"]:is(:nth-child(2), :nth-child(4)) {
-    flex: 1 1 calc(50% - 1rem); min-width: calc(50% - 1rem); width: calc(50% - 1rem);
-  }
-  .st-key-mend_rows [data-testid="stColumn"]:nth-child(3),
-  .st-key-lever_rows [data-testid="stColumn"]:nth-child(3) { order: 1; }
-  .st-key-scenario [data-testid="stColumn"]:first-child,
-  .st-key-server_controls [data-testid="stColumn"]:first-child,
-  .st-key-trio_controls [data-testid="stColumn"]:nth-child(-n+2),
-  .st-key-plan_controls > :first-child [data-testid="stColumn"]:nth-child(-n+2),
-  .st-key-plan_controls > :nth-child(2) [data-testid="stColumn"]:nth-child(-n+2) {
-    flex-basis: 100%; min-width: 100%; width: 100%;
-  }
-}
-</style>"""
+# Every style of the pages, for linting and highlighting in one place.
+STYLES = Path(__file__).parents[2] / "static" / "style.css"
 
 
 def layout() -> None:
     """Add the little that Streamlit's own layout lacks; call once in every run."""
-    st.html(_STYLE)
+    st.html(STYLES)
 
 
 def name() -> str:

@@ -115,7 +115,7 @@ def test_fits_the_window(open_page: Open, theme: str, width: int) -> None:
     expect(page.get_by_text("both figures agree")).to_be_visible()
     settle(page)
     assert wide(page) <= 0
-    for name in (".js-plotly-plot", ".kv-both", ".kv-read"):
+    for name in (".js-plotly-plot", ".kv-table", ".kv-read"):
         box = page.locator(name).first.bounding_box()
         assert box is not None
         assert box["x"] + box["width"] <= width

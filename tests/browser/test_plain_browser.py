@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from kvcore.scenario import encode_config
+from kvcore.scenario.scenario import encode_config
 from tests.browser.conftest import Open
 
 pytestmark = pytest.mark.browser

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from pages.ui.variant_lessons import LESSONS
+from pages.ui.variants.lessons import LESSONS
 from tests.browser.conftest import Open, numbers, settle, violations
 
 pytestmark = pytest.mark.browser

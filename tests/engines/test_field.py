@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from kvcore import field
-from kvcore.engines.logs.recorded import recordings
 from kvcore.engines.vllm import VLLM
 from kvcore.errors import EngineError, KVCoreError
+from kvcore.evidence import field
+from kvcore.evidence.runs import recordings
 from kvcore.paths import DATA
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.engines.base import Common
+from kvcore.deployment import Request, as_options
 from kvcore.engines.llamacpp import LLAMACPP
 from kvcore.engines.llamacpp.architectures import BY_MODEL_TYPE, architecture, held_layers
 from kvcore.engines.llamacpp.devices import layer_devices
@@ -23,7 +23,7 @@ from kvcore.errors import EngineError
 from kvcore.formats import kv_format
 from kvcore.model import Model, model_from_config
 from kvcore.model.families import FAMILIES
-from kvcore.model.gguf_rules import ARCHITECTURES
+from kvcore.model.gguf_layers import ARCHITECTURES
 from kvcore.paths import DATA
 from kvcore.units import GIB, MIB
 from tests.models import catalogue_rows, llama, model
@@ -38,11 +38,11 @@ RECORDED = {
 }  # fmt: skip
 _FLAGS = {"-c": "ctx_size", "-np": "parallel", "--k": "cache_type_k", "--v": "cache_type_v"}
 _CACHE_LINE = re.compile(r"llama_kv_cache\w*: |llama_memory_recurrent: ")
-CPU = Common(max_model_len=None, platform="cpu")
+CPU = Request(platform="cpu")
 
 
-def settings_of(subject: Model, common: Common = CPU, **values: Any) -> LlamaCppSettings:
-    return LLAMACPP.settings(subject, common, values)
+def settings_of(subject: Model, common: Request = CPU, **values: Any) -> LlamaCppSettings:
+    return LLAMACPP.settings(subject, replace(common, options=as_options(values)))
 
 
 def flags_of(args: list[str]) -> Mapping[str, Any]:
@@ -174,7 +174,7 @@ def test_the_library_has_other_defaults() -> None:
 
 def test_the_least_context_for_a_length() -> None:
     subject = model("meta-llama/Llama-3.1-70B-Instruct")
-    asked = replace(CPU, max_model_len=5000)
+    asked = replace(CPU, context=5000)
     shared = settings_of(subject, asked)
     assert (shared.ctx_size, LLAMACPP.layout(subject, shared).max_model_len) == (5000, 5000)
     apart = settings_of(subject, asked, parallel=3)
@@ -186,7 +186,7 @@ def test_the_least_context_for_a_length() -> None:
 
 def test_requests_share_a_unified_cache() -> None:
     subject = model("meta-llama/Llama-3.1-70B-Instruct")
-    settings = settings_of(subject, replace(CPU, max_model_len=3000), ctx_size=8192)
+    settings = settings_of(subject, replace(CPU, context=3000), ctx_size=8192)
     assert LLAMACPP.capacity(subject, settings, 8 * GIB).max_concurrency == 2
     assert LLAMACPP.layout(subject, settings).bytes_per_request == 8192 * 327_680 // 2
 
@@ -214,7 +214,7 @@ def test_layers_are_divided_over_devices() -> None:
 
 def test_the_fullest_device_counts() -> None:
     subject = model("meta-llama/Llama-3.1-8B-Instruct")
-    settings = settings_of(subject, Common(max_model_len=None, pp=2), ctx_size=8192, parallel=1)
+    settings = settings_of(subject, Request(pp=2), ctx_size=8192, parallel=1)
     assert LLAMACPP.layout(subject, settings).bytes_per_request == 17 * 8192 * 4096
     lines = LLAMACPP.log_lines(subject, settings)
     assert lines[:2] == (
@@ -226,7 +226,7 @@ def test_the_fullest_device_counts() -> None:
 def test_cuda_pads_the_last_quantised_row() -> None:
     # One KV head of 64: 8 blocks of 32 numbers are missing to 512, in each of 4 layers' K and V.
     subject = model_from_config(llama(num_attention_heads=8, num_key_value_heads=4, hidden_size=512))
-    gpu = settings_of(subject, Common(max_model_len=None), ctx_size=256, parallel=1, cache_type_k="q8_0")
+    gpu = settings_of(subject, Request(), ctx_size=256, parallel=1, cache_type_k="q8_0")
     from kvcore.engines.llamacpp.caches import make_caches
 
     (cache,) = make_caches(subject, gpu, make_context(subject, gpu))
@@ -235,10 +235,10 @@ def test_cuda_pads_the_last_quantised_row() -> None:
     assert row.buffer_bytes == row.k_bytes + 8 * 34 + (-8 * 34 % 128) + row.v_bytes
 
 
-REFUSALS: list[tuple[str, dict[str, Any], Common, str]] = [
+REFUSALS: list[tuple[str, dict[str, Any], Request, str]] = [
     ("meta-llama/Llama-3.1-70B-Instruct", {}, replace(CPU, tp=2), "tp 2"),
     ("meta-llama/Llama-3.1-70B-Instruct", {}, replace(CPU, dcp=2), "dcp 2"),
-    ("meta-llama/Llama-3.1-70B-Instruct", {}, replace(CPU, version="b1"), "version 'b1' are not followed"),
+    ("meta-llama/Llama-3.1-70B-Instruct", {}, replace(CPU, engine_version="b1"), "version 'b1' are not followed"),
     ("meta-llama/Llama-3.1-70B-Instruct", {}, replace(CPU, kv_dtype="fp8"), "unsupported cache type"),
     ("meta-llama/Llama-3.1-70B-Instruct", {"cache_type_v": "q8_0", "flash_attn": "off"}, CPU, "requires flash_attn"),
     ("meta-llama/Llama-3.1-70B-Instruct", {"split_mode": "tensor"}, CPU, "--split-mode tensor"),
@@ -247,11 +247,11 @@ REFUSALS: list[tuple[str, dict[str, Any], Common, str]] = [
     ("meta-llama/Llama-3.1-70B-Instruct", {"cache_type_k": "q4_0"}, replace(CPU, kv_dtype="f16"), "different things"),
     ("meta-llama/Llama-3.1-70B-Instruct", {"cache_type_k": "q2_k"}, CPU, "is not one of"),
     ("meta-llama/Llama-3.1-70B-Instruct", {"parallel": 257}, CPU, "expected 1 … 256"),
-    ("meta-llama/Llama-3.1-70B-Instruct", {"block_size": 16}, CPU, "no flag"),
+    ("meta-llama/Llama-3.1-70B-Instruct", {"block_size": 16}, CPU, "no option of it"),
     (
         "meta-llama/Llama-3.1-70B-Instruct",
         {"ctx_size": 300},
-        replace(CPU, max_model_len=600),
+        replace(CPU, context=600),
         "does not fit in a slot of 512",
     ),
     ("deepseek-ai/DeepSeek-V3", {"cache_type_k": "q8_0"}, CPU, "does not support different K"),
@@ -263,7 +263,7 @@ REFUSALS: list[tuple[str, dict[str, Any], Common, str]] = [
 
 
 @pytest.mark.parametrize(("name", "values", "common", "why"), REFUSALS)
-def test_what_is_refused(name: str, values: dict[str, Any], common: Common, why: str) -> None:
+def test_what_is_refused(name: str, values: dict[str, Any], common: Request, why: str) -> None:
     subject = model(name)
     if why == "nothing":
         # A head of 96 is three blocks of 32.
@@ -363,7 +363,7 @@ def test_the_largest_context_fits_and_the_next_does_not(kv_bytes: int, slots: in
 
 def test_flags_ask_for_it_again() -> None:
     subject = model("google/gemma-3-27b-it")
-    settings = settings_of(subject, Common(max_model_len=None), ctx_size=8192, parallel=2, swa_full=True,
+    settings = settings_of(subject, Request(), ctx_size=8192, parallel=2, swa_full=True,
                            cache_type_k="q8_0", tensor_split="3,1")  # fmt: skip
     assert LLAMACPP.flags(subject, settings) == (
         "llama-server", "--model", "google/gemma-3-27b-it.gguf", "--ctx-size", "8192", "--parallel", "2",

@@ -7,12 +7,13 @@ Every model is a GGUF file with weights of zeros, written by the `gguf` library 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvcore.engines.base import Common
+from kvcore.deployment import Request, as_options
 from kvcore.engines.llamacpp import LLAMACPP
 from kvcore.engines.llamacpp.settings import LlamaCppSettings
 from kvcore.errors import EngineError
@@ -148,8 +149,8 @@ def ours(path: Path, settings: Mapping[str, Any]) -> tuple[Model, LlamaCppSettin
     flags = {_NAMES.get(name, name): value for name, value in settings.items()}
     if "flash_attn_type" in flags:
         flags["flash_attn"] = _FLASH[flags.pop("flash_attn_type")]
-    common = Common(max_model_len=None, platform="cpu")
-    return model, LLAMACPP.settings(model, common, flags)
+    common = Request(platform="cpu")
+    return model, LLAMACPP.settings(model, replace(common, options=as_options(flags)))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore import catalogue
-from kvcore.engines.logs import Amount, Decimals, LogError, LogReading, explain, log_command, read_log
-from kvcore.engines.logs import reading as reading_module
-from kvcore.engines.logs.command import model_of
-from kvcore.engines.logs.patterns import FLAGS, KINDS, PATTERNS
-from kvcore.engines.logs.recorded import recordings
-from kvcore.engines.logs.values import read_amount, read_decimals
 from kvcore.errors import ModelError
+from kvcore.evidence.runs import recordings
+from kvcore.logs import Amount, Decimals, LogError, LogReading, explain, log_command, read_log
+from kvcore.logs import reading as reading_module
+from kvcore.logs.command import model_of
+from kvcore.logs.patterns import FLAGS, KINDS, PATTERNS
+from kvcore.logs.values import read_amount, read_decimals
 from kvcore.model import model_from_config
+from kvcore.sources import catalogue
 from kvcore.units import GIB, MIB
 
 CORPUS = Path(__file__).parent / "corpus"

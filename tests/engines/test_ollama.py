@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kvcore.engines.base import Common
+from kvcore.deployment import Request, as_options
 from kvcore.engines.llamacpp import LLAMACPP
 from kvcore.engines.ollama import OLLAMA, OllamaSettings, default_batch, default_context
 from kvcore.errors import EngineError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.units import GIB
 from tests.models import model
@@ -18,8 +19,8 @@ from tests.models import model
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 
 
-def settings_of(subject: Model, common: Common | None = None, **values: Any) -> OllamaSettings:
-    return OLLAMA.settings(subject, common or Common(max_model_len=None), values)
+def settings_of(subject: Model, common: Request | None = None, **values: Any) -> OllamaSettings:
+    return OLLAMA.settings(subject, replace(common or Request(), options=as_options(values)))
 
 
 @pytest.mark.parametrize(
@@ -32,11 +33,11 @@ def test_context_by_memory(gib: float, tokens: int) -> None:
 def test_context_of_all_gpus_together_clamped_to_training() -> None:
     subject = model(LLAMA)
     gpu = accelerator("rtx-4090")
-    one = settings_of(subject, Common(max_model_len=None, gpu=gpu))
+    one = settings_of(subject, Request(gpu=gpu))
     assert (one.num_ctx, one.default_num_ctx) == (32768, 32768)
-    two = settings_of(subject, Common(max_model_len=None, gpu=gpu, pp=2))
+    two = settings_of(subject, Request(gpu=gpu, pp=2))
     assert (two.asked_num_ctx, two.num_ctx, two.default_num_ctx) == (262144, 131072, 262144)
-    none = settings_of(subject, Common(max_model_len=None, platform="cpu"))
+    none = settings_of(subject, Request(platform="cpu"))
     assert (none.num_ctx, none.default_num_ctx) == (4096, 4096)
 
 
@@ -67,12 +68,12 @@ def test_one_slot_for_some_architectures() -> None:
 
 def test_its_own_words() -> None:
     subject = model(LLAMA)
-    lines = OLLAMA.capacity(subject, settings_of(subject, Common(max_model_len=None, pp=2)), 400 * GIB).log_lines
+    lines = OLLAMA.capacity(subject, settings_of(subject, Request(pp=2)), 400 * GIB).log_lines
     assert lines[:2] == (
         'msg="vram-based default context" total_vram="160.0 GiB" default_num_ctx=262144',
         'msg="requested context size too large for model" num_ctx=262144 n_ctx_train=131072',
     )
-    cpu = settings_of(subject, Common(max_model_len=None, platform="cpu"))
+    cpu = settings_of(subject, Request(platform="cpu"))
     assert (
         OLLAMA.capacity(subject, cpu, 40 * GIB)
         .log_lines[0]
@@ -111,16 +112,16 @@ def test_batch_by_context(tokens: int, flash: str, cuda: bool, gib: int, batch: 
 @pytest.mark.parametrize(
     ("common", "values", "why"),
     [
-        (Common(max_model_len=None, version="0.1.0"), {}, "only fb307609"),
-        (Common(max_model_len=9000), {"num_ctx": 8192}, "more than num_ctx"),
-        (Common(max_model_len=200_000), {}, "more than num_ctx, which is 131,072"),
-        (Common(max_model_len=None, kv_dtype="q8_0/q4_0"), {}, "gives both one type"),
-        (Common(max_model_len=None, tp=2), {}, "tp 2"),
-        (Common(max_model_len=None), {"ctx_size": 1}, "no option of Ollama"),
-        (Common(max_model_len=None), {"kv_cache_type": "q8_0", "flash_attention": "off"}, "requires flash_attn"),
+        (Request(engine_version="0.1.0"), {}, "only fb307609"),
+        (Request(context=9000), {"num_ctx": 8192}, "more than num_ctx"),
+        (Request(context=200_000), {}, "more than num_ctx, which is 131,072"),
+        (Request(kv_dtype="q8_0/q4_0"), {}, "gives both one type"),
+        (Request(tp=2), {}, "tp 2"),
+        (Request(), {"ctx_size": 1}, "no option of it"),
+        (Request(), {"kv_cache_type": "q8_0", "flash_attention": "off"}, "requires flash_attn"),
     ],
 )
-def test_what_is_refused(common: Common, values: dict[str, Any], why: str) -> None:
+def test_what_is_refused(common: Request, values: dict[str, Any], why: str) -> None:
     subject = model(LLAMA)
     with pytest.raises(EngineError, match=why):
         OLLAMA.layout(subject, settings_of(subject, common, **values))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from kvcore.engines.base import Common
+from kvcore.deployment import Request, as_options
 from kvcore.engines.registry import NAMES, engine
 from kvcore.errors import EngineError
 from tests.models import model
@@ -26,12 +28,12 @@ ZERO_IS_TAKEN = {
 
 @pytest.mark.parametrize(("name", "flag", "field"), FLAGS)
 def test_numbers_that_cannot_be(name: str, flag: str, field: str) -> None:
-    common = Common(max_model_len=1024)
+    common = Request(context=1024)
     for value in (-1, 10**20):
         with pytest.raises(EngineError, match=f"{name}: {flag} is {value:,}; expected [0-9,]+ … [0-9,]+$"):
-            engine(name).settings(QWEN, common, {field: value})
+            engine(name).settings(QWEN, replace(common, options=as_options({field: value})))
     if (name, flag) in ZERO_IS_TAKEN:
-        assert engine(name).settings(QWEN, common, {field: 0})
+        assert engine(name).settings(QWEN, replace(common, options=as_options({field: 0})))
         return
     with pytest.raises(EngineError, match=f"{name}: {flag} is 0; expected"):
-        engine(name).settings(QWEN, common, {field: 0})
+        engine(name).settings(QWEN, replace(common, options=as_options({field: 0})))

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore.engines.base import Capacity, Common, Layout
+from kvcore.deployment import Request, as_options
+from kvcore.engines.base import Capacity, Layout
 from kvcore.engines.sglang import SGLANG, SglangSettings
 from kvcore.engines.sglang.cells import page_size, split_stages
 from kvcore.engines.sglang.memory import budget, mem_fraction_static, reserved_mib
 from kvcore.errors import EngineError, UnitError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model, model_from_config
 from kvcore.model.memories import Attention, Latent, Memory, State, StatePart
 from kvcore.units import GIB, MIB
@@ -25,8 +26,8 @@ from tests.models import llama, model
 def chosen(found: Model, *, length: int | None = None, kv: str = "auto", tp: int = 1, pp: int = 1, dcp: int = 1,
            gpu: str | None = None, version: str | None = None, **values: Any) -> SglangSettings:  # fmt: skip
     device = accelerator(gpu) if gpu else None
-    common = Common(max_model_len=length, kv_dtype=kv, tp=tp, pp=pp, dcp=dcp, gpu=device, version=version)
-    return SGLANG.settings(found, common, values)
+    common = Request(context=length, kv_dtype=kv, tp=tp, pp=pp, dcp=dcp, gpu=device, engine_version=version)
+    return SGLANG.settings(found, replace(common, options=as_options(values)))
 
 
 def layout(found: Model, **asked: Any) -> Layout:
@@ -425,7 +426,7 @@ def test_unknown_formats_are_refused() -> None:
 
 def test_cpu_is_refused() -> None:
     with pytest.raises(EngineError, match="cpu"):
-        SGLANG.settings(small(), Common(max_model_len=1, platform="cpu"), {})
+        SGLANG.settings(small(), Request(context=1, platform="cpu"))
 
 
 def test_command() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore.engines.base import Capacity, Common, Layout
+from kvcore.deployment import Request, as_options
+from kvcore.engines.base import Capacity, Layout
 from kvcore.engines.tensorrt_llm import TENSORRT_LLM, TensorRtLlmSettings
 from kvcore.engines.tensorrt_llm.pools import split_stages
 from kvcore.errors import EngineError, UnitError
@@ -22,8 +23,8 @@ from tests.models import llama, model
 
 def chosen(found: Model, *, length: int | None = None, kv: str = "auto", tp: int = 1, pp: int = 1,
            version: str | None = None, **values: Any) -> TensorRtLlmSettings:  # fmt: skip
-    common = Common(max_model_len=length, kv_dtype=kv, tp=tp, pp=pp, version=version)
-    return TENSORRT_LLM.settings(found, common, values)
+    common = Request(context=length, kv_dtype=kv, tp=tp, pp=pp, engine_version=version)
+    return TENSORRT_LLM.settings(found, replace(common, options=as_options(values)))
 
 
 def layout(found: Model, **asked: Any) -> Layout:
@@ -267,10 +268,10 @@ def test_what_is_not_supported_is_refused(name: str, asked: dict[str, Any], word
         layout(model(name), **asked)
 
 
-@pytest.mark.parametrize("common", [Common(max_model_len=1, platform="cpu"), Common(max_model_len=1, dcp=2)])
-def test_other_machines_are_refused(common: Common) -> None:
+@pytest.mark.parametrize("common", [Request(context=1, platform="cpu"), Request(context=1, dcp=2)])
+def test_other_machines_are_refused(common: Request) -> None:
     with pytest.raises(EngineError):
-        TENSORRT_LLM.settings(small(), common, {})
+        TENSORRT_LLM.settings(small(), common)
 
 
 def test_unreadable_windows_are_refused() -> None:

@@ -16,7 +16,8 @@ from transformers import DynamicCache, QuantizedCache, StaticCache
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
-from kvcore.engines.base import Capacity, Common, Layout
+from kvcore.deployment import Request, as_options
+from kvcore.engines.base import Capacity, Layout
 from kvcore.engines.transformers import TRANSFORMERS, TransformersSettings
 from kvcore.engines.transformers.layers import OWN_CODE, quantized_bytes
 from kvcore.errors import EngineError
@@ -40,8 +41,8 @@ def _quiet() -> Iterator[None]:
 
 def chosen(found: Model, *, length: int | None = None, kv: str = "auto", tp: int = 1, pp: int = 1, dcp: int = 1,
            version: str | None = None, **values: Any) -> TransformersSettings:  # fmt: skip
-    common = Common(max_model_len=length, kv_dtype=kv, tp=tp, pp=pp, dcp=dcp, version=version)
-    return TRANSFORMERS.settings(found, common, values)
+    common = Request(context=length, kv_dtype=kv, tp=tp, pp=pp, dcp=dcp, engine_version=version)
+    return TRANSFORMERS.settings(found, replace(common, options=as_options(values)))
 
 
 def layout(found: Model, **asked: Any) -> Layout:

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from kvcore.engines.base import Common, split_layers
+from kvcore.deployment import Request
+from kvcore.engines.base import split_layers
 from kvcore.engines.reserve import reserve
 from kvcore.engines.vllm import VLLM, VllmSettings
 from kvcore.engines.vllm.budget import pool
 from kvcore.engines.vllm.settings import release
 from kvcore.errors import EngineError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model import model_from_config
 from kvcore.paths import DATA
-from kvcore.variants import variant
+from kvcore.variants.variants import variant
 from tests.models import llama, model
 
 RECORDS = [json.loads(line) for line in (DATA / "engines" / "vllm.jsonl").read_text("utf-8").splitlines()]
@@ -117,7 +118,7 @@ def test_variants_are_planned_like_the_real_thing() -> None:
      ("rtx-4090", 2048)],
 )  # fmt: skip
 def test_batched_tokens_default_by_gpu(gpu: str, batched: int) -> None:
-    made = VLLM.settings(model("Qwen/Qwen3-8B"), Common(max_model_len=4096, gpu=accelerator(gpu)), {})
+    made = VLLM.settings(model("Qwen/Qwen3-8B"), Request(context=4096, gpu=accelerator(gpu)))
     assert made.batched_tokens == batched
 
 

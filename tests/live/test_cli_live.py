@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kvcore.cli import main
+from kvcore.cli.main import main
 from kvcore.live import models
 from kvcore.live import session as session_module
 from kvcore.live.weights import random_weights

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.live.link import (
+from kvcore.live.options import KV_FORMATS, WEIGHT_FORMATS
+from kvcore.scenario.live import (
     BATCHES,
     BUDGETS,
     LENGTHS,
@@ -16,9 +17,8 @@ from kvcore.live.link import (
     READERS,
     LiveOptions,
 )
-from kvcore.live.options import KV_FORMATS, WEIGHT_FORMATS
-from kvcore.scenario import Scenario
-from kvcore.variant_options import READERS as OF_VARIANTS
+from kvcore.scenario.scenario import Scenario
+from kvcore.scenario.variants import READERS as OF_VARIANTS
 
 _attentions = st.sampled_from(["shipped", "mha", "gqa:3", "mla:256+32", "sliding:256"])
 _options = st.builds(

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from kvcore import catalogue
 from kvcore.errors import LiveError
 from kvcore.live import folders, models, smollm
 from kvcore.live.shape import parameters, shape_from_config
+from kvcore.sources import catalogue
 from tests.live.real import TINY_CONFIG, smollm_cache, tiny_folder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kvcore import catalogue
 from kvcore.errors import LiveError
 from kvcore.formats import kv_format
 from kvcore.live.predict import CacheBytes, predicted_bytes
 from kvcore.live.shape import as_variant, shape_of_catalogue
 from kvcore.size import resident_bytes
+from kvcore.sources import catalogue
 
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 

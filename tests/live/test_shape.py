@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from kvcore import catalogue
 from kvcore.errors import LiveError
 from kvcore.live.shape import (
     FAMILIES,
@@ -22,7 +21,8 @@ from kvcore.live.shape import (
     step_weight_bytes,
     weight_bytes,
 )
-from kvcore.variants import variant
+from kvcore.sources import catalogue
+from kvcore.variants.variants import variant
 from tests.models import llama
 
 CATALOGUED = [one.entry.model_id for one in catalogue.summaries() if one.family in FAMILIES]

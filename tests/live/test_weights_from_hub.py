@@ -16,12 +16,12 @@ import pytest
 from huggingface_hub import close_session, constants
 from safetensors.numpy import save
 
-from kvcore import hub as the_hub
 from kvcore.errors import LiveError, SourceError
 from kvcore.live import jobs, models, smollm
 from kvcore.live import session as session_module
 from kvcore.live.session import Session
 from kvcore.live.settings import Limits
+from kvcore.sources import hub as the_hub
 from tests.live.real import TINY_CONFIG, tiny_folder, tiny_weights
 from tests.live.test_jobs import HOST
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from streamlit.testing.v1 import AppTest
+
 _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
 
 
@@ -20,3 +22,8 @@ def rendered(markdown: str) -> str:
 def unescaped(markdown: str) -> str:
     """What markdown may still understand: the text with a dot, which means nothing, for every mark that is escaped."""
     return _ESCAPE.sub("·", markdown)
+
+
+def html_bodies(at: AppTest) -> list[str]:
+    """The HTML that the page shows, without its style sheet."""
+    return [html.proto.body for html in at.get("html") if not html.proto.body.startswith("<style>")]

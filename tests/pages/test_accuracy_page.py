@@ -8,11 +8,15 @@ import io
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.engines.logs.recorded import recordings
-from kvcore.recorded import PUBLISHED, RUN, cases
-from pages.ui import accuracy_chart, accuracy_words, tables, theme
-from pages.ui.accuracy_log import EXAMPLE, EXAMPLE_MODEL
-from pages.ui.accuracy_parts import frame
+from kvcore.evidence.cases import PUBLISHED, RUN, cases
+from kvcore.evidence.runs import recordings
+from pages.ui import theme
+from pages.ui.accuracy import chart as accuracy_chart
+from pages.ui.accuracy import words
+from pages.ui.accuracy.log import EXAMPLE, EXAMPLE_MODEL
+from pages.ui.accuracy.sections import frame
+from pages.ui.size import sections
+from tests.pages.rendered import html_bodies
 from tests.pages.screens import open_screen
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
@@ -40,7 +44,7 @@ def paste(at: AppTest, text: str) -> AppTest:
 
 def texts(at: AppTest) -> str:
     found = [one.value for one in (*at.markdown, *at.caption, *at.subheader)]
-    return "\n".join([*found, *(html.proto.body for html in at.get("html"))])
+    return "\n".join([*found, *html_bodies(at)])
 
 
 def alt(at: AppTest) -> str:
@@ -101,7 +105,7 @@ def test_what_is_not_counted_can_be_seen_and_changes_no_share() -> None:
 
 
 def test_the_table_has_every_case_and_its_source() -> None:
-    rows = list(csv.DictReader(io.StringIO(tables.csv(frame(list(cases()))).decode())))
+    rows = list(csv.DictReader(io.StringIO(sections.csv(frame(list(cases()))).decode())))
     assert len(rows) == len(cases())
     assert all(row["source"] for row in rows)
     (one,) = (row for row in rows if row["link"].endswith("vllm/issues/13061"))
@@ -175,7 +179,7 @@ def test_a_huge_log_is_read() -> None:
 
 def test_markup_in_a_log_is_text() -> None:
     at = paste(open_page(), LOG.replace(LLAMA, "x/<img src=x onerror=alert(1)>[a](javascript:1)"))
-    bodies = "".join(html.proto.body for html in at.get("html"))
+    bodies = "".join(html_bodies(at))
     assert "<img" not in bodies
     assert not [one for one in at.markdown if "](javascript" in one.value]
 
@@ -203,10 +207,10 @@ def test_the_chart_draws_every_case_with_both_figures(colours: theme.Palette) ->
     figure, _ = drawn
     marks = sum(len(trace.x) for trace in figure.data if trace.mode == "markers")
     assert marks == sum(bool(row.reported and row.predicted) for row in rows)
-    assert all(row.engine in accuracy_words.ENGINES or accuracy_chart.base(row.engine) in accuracy_chart._LOOKS
+    assert all(row.engine in words.ENGINES or accuracy_chart.base(row.engine) in accuracy_chart._LOOKS
                for row in rows)  # fmt: skip
 
 
 def test_differences_in_words() -> None:
-    shown = [accuracy_words.percent(share) for share in (0, 0.1641, -0.002, 0.00002)]
+    shown = [words.percent(share) for share in (0, 0.1641, -0.002, 0.00002)]
     assert shown == ["0%", "+16.4%", "−0.20%", "+0.0020%"]

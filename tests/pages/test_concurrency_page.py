@@ -11,30 +11,21 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore import catalogue
-from kvcore.hardware import accelerator
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import Draft
+from kvcore.deployment import Deployment, Draft, Split
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.ends import Ends
 from kvcore.plan.grid import Grid, grid
-from kvcore.plan.options import ConcurrencyOptions
 from kvcore.plan.plan import make_plan
-from kvcore.plan.split import Split
 from kvcore.plan.sweep import LEVERS
-from kvcore.scenario import HOST_GPUS, Scenario
+from kvcore.scenario.concurrency import ConcurrencyOptions
+from kvcore.scenario.scenario import HOST_GPUS, Scenario
+from kvcore.sources import catalogue
 from kvcore.units import GIB
-from pages.ui import (
-    plan_curves,
-    plan_examples,
-    plan_grid,
-    plan_memory,
-    plan_state,
-    plan_sweep_chart,
-    plan_sweeps,
-    theme,
-)
-from pages.ui import plan_words as words
+from pages.ui import theme
+from pages.ui.concurrency import address, curves, examples, levers, memory, sweep_chart, words
+from pages.ui.concurrency import grid as plan_grid
 from tests.models import every_model, one_of_each_kind
+from tests.pages.rendered import html_bodies
 from tests.pages.rendered import rendered as read
 from tests.pages.screens import open_screen
 
@@ -71,7 +62,7 @@ def captions(at: AppTest) -> str:
 
 
 def tables(at: AppTest) -> str:
-    return "".join(html.proto.body for html in at.get("html") if "kv-table" in html.proto.body)
+    return "".join(body for body in html_bodies(at) if "kv-table" in body)
 
 
 def alts(at: AppTest) -> list[str]:
@@ -277,9 +268,9 @@ def test_a_plan_that_was_kept_by_a_stranger_does_no_harm() -> None:
     assert not any("![x]" in caption.value for caption in at.caption)
 
 
-@pytest.mark.parametrize("name", list(plan_examples.EXAMPLES))
+@pytest.mark.parametrize("name", list(examples.EXAMPLES))
 def test_every_example_opens(name: str) -> None:
-    one = plan_examples.EXAMPLES[name]
+    one = examples.EXAMPLES[name]
     at = open_page(**(one.scenario.to_query() | one.options.to_query()))
     assert not at.warning
     assert numbers(at)[0] != "no figure"
@@ -293,7 +284,7 @@ def test_who_proposes_tokens_is_chosen_and_travels() -> None:
     at.selectbox(key="plan_draft").set_value("Qwen/Qwen3-0.6B")
     rerun(at)
     assert at.query_params["draft"] == "Qwen/Qwen3-0.6B"
-    shown = " ".join(html.proto.body for html in at.get("html"))
+    shown = " ".join(html_bodies(at))
     assert "draft model or prediction layers" in shown
     assert "draft_model" in " ".join(code.value for code in at.code)
     at = open_page(model="deepseek-ai/DeepSeek-V3", gpu="h200-sxm", spec="1", draft="mtp")
@@ -358,19 +349,21 @@ def test_the_machine_travels_from_screen_to_screen() -> None:
 
 
 def plan_of(users: int = 30, pool: int | None = 50 * GIB, **more: int):  # type: ignore[no-untyped-def]
-    deployment = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, kv_bytes=pool, **more)
+    deployment = Deployment(
+        gpu=accelerator("h100-sxm"), context=32_768, tp=8, kv_bytes=pool, **{"engine": "vllm", **more}
+    )
     return make_plan(catalogue.load(LLAMA), deployment, users)
 
 
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_the_bar_adds_up_to_the_memory_of_the_gpu(name: str) -> None:
     plan = plan_of(pool=None)
-    share = plan_memory.shares(plan)[0]
+    share = memory.shares(plan)[0]
     assert share.missing == 0
     total = plan.pools[0].total_bytes
     assert sum(value for _, value in share.parts) == total
     assert share.used == 30 * 1.25 * GIB
-    chart, alt = plan_memory.memory_chart([share], total, theme.PALETTES[name])
+    chart, alt = memory.memory_chart([share], total, theme.PALETTES[name])
     assert chart.checked.data
     assert "cache in use 37.5 GiB" in alt
 
@@ -379,10 +372,12 @@ def test_what_proposes_is_a_part_of_the_bar() -> None:
     """Llama 3.2 1B in 16 bits, 2,471,628,800 bytes over 8 ranks, beside the model's own weights."""
     draft = Draft(name="draft", model=catalogue.load("meta-llama/Llama-3.2-1B-Instruct"))
     plain, drafted = (
-        plan_memory.shares(make_plan(catalogue.load(LLAMA), deployment, 1))[0]
+        memory.shares(make_plan(catalogue.load(LLAMA), deployment, 1))[0]
         for deployment in (
-            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8),
-            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, speculative_tokens=2, draft=draft),
+            Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, engine="vllm"),
+            Deployment(
+                gpu=accelerator("h100-sxm"), context=32_768, tp=8, speculative_tokens=2, draft=draft, engine="vllm"
+            ),
         )
     )
     assert drafted.weights == plain.weights
@@ -390,12 +385,12 @@ def test_what_proposes_is_a_part_of_the_bar() -> None:
     assert drafted.draft == pytest.approx(2_471_628_800 / 8, rel=0.01)
     total = accelerator("h100-sxm").memory_bytes
     assert sum(value for _, value in drafted.parts) == total
-    _, alt = plan_memory.memory_chart([drafted], total, theme.PALETTES["light"])
+    _, alt = memory.memory_chart([drafted], total, theme.PALETTES["light"])
     assert "draft model or prediction layers 294.8 MiB" in alt
 
 
 def test_what_lacks_is_drawn_beyond_the_memory() -> None:
-    share = plan_memory.shares(plan_of(users=100))[0]
+    share = memory.shares(plan_of(users=100))[0]
     # 100 × 1.25 GiB are wanted of 50.
     assert share.used == 50 * GIB
     assert share.missing == 75 * GIB
@@ -403,7 +398,7 @@ def test_what_lacks_is_drawn_beyond_the_memory() -> None:
 
 
 def test_replicas_share_the_users() -> None:
-    share = plan_memory.shares(plan_of(users=31, dp=2))[0]
+    share = memory.shares(plan_of(users=31, dp=2))[0]
     assert share.used == 16 * 1.25 * GIB
 
 
@@ -451,8 +446,8 @@ def test_the_grid_of_the_screen_is_the_plans() -> None:
 def test_names_of_curves_have_room_beside_them_and_stand_apart() -> None:
     many = ["as planned", "TP 8 with DCP 8", "H200 SXM 141GB", "turboquant_4bit_nc cache", "turboquant_k3v4_nc cache"]
     same = [Ends(low=8, best=8, high=8), Ends(low=4, best=4, high=4)]
-    lines = [plan_curves.Curve(name=name, most=same, main=not at) for at, name in enumerate(many)]
-    made = plan_curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.LIGHT)
+    lines = [curves.Curve(name=name, most=same, main=not at) for at, name in enumerate(many)]
+    made = curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.LIGHT)
     assert made is not None
     layout = made[0].to_dict()["layout"]
     notes = layout["annotations"]
@@ -471,19 +466,17 @@ def test_names_of_curves_have_room_beside_them_and_stand_apart() -> None:
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_curves_are_drawn_and_said(name: str) -> None:
     lines = [
-        plan_curves.Curve(
-            name="as planned", most=[Ends(low=8, best=8, high=8), Ends(low=4, best=4, high=4)], main=True
-        ),
-        plan_curves.Curve(name="<b>fp8</b>", most=[Ends(low=16, best=16, high=16), Ends(low=0, best=0, high=0)]),
+        curves.Curve(name="as planned", most=[Ends(low=8, best=8, high=8), Ends(low=4, best=4, high=4)], main=True),
+        curves.Curve(name="<b>fp8</b>", most=[Ends(low=16, best=16, high=16), Ends(low=0, best=0, high=0)]),
     ]
-    made = plan_curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.PALETTES[name])
+    made = curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.PALETTES[name])
     assert made is not None
     chart, alt = made
     assert list(chart.checked.data[1].y) == [16]
     assert "&lt;b&gt;fp8" in str(chart.to_dict())
     assert "as planned: 8 at 4K" in alt
-    nothing = [plan_curves.Curve(name="x", most=[Ends(low=0, best=0, high=0)])]
-    assert plan_curves.curves_chart(nothing, (4096,), tokens=1, users=1, colours=theme.LIGHT) is None
+    nothing = [curves.Curve(name="x", most=[Ends(low=0, best=0, high=0)])]
+    assert curves.curves_chart(nothing, (4096,), tokens=1, users=1, colours=theme.LIGHT) is None
 
 
 @pytest.mark.parametrize(
@@ -511,10 +504,10 @@ def test_ranges_in_words() -> None:
 
 def test_every_choice_has_a_key_and_a_way_there_and_back() -> None:
     plain = ConcurrencyOptions(users=7)
-    for name in plan_state.KEYS:
+    for name in address.KEYS:
         choice = name.removeprefix("plan_")
         value = getattr(plain, choice)
-        assert plan_state.read(choice, plan_state.written(choice, value)) == value
+        assert address.read(choice, address.written(choice, value)) == value
 
 
 def test_slots_are_made_for_the_users() -> None:
@@ -569,7 +562,7 @@ def test_the_longest_context_of_all_users_and_the_least_share_are_told() -> None
         found for one in (*at.caption, *at.markdown) if (found := re.search(r"need a share of 0\.(\d\d)", one.value))
     ]
     share = int(said[0][1]) / 100
-    model, wanted = catalogue.load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8)
+    model, wanted = catalogue.load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, engine="vllm")
     assert make_plan(model, replace(wanted, utilization=share), 30).fits
     assert not make_plan(model, replace(wanted, utilization=share - 0.01), 30).fits
 
@@ -714,8 +707,8 @@ def test_a_lever_that_the_engine_does_not_have_says_so() -> None:
 
 
 BARS = [
-    plan_sweep_chart.Bar(name="<b>x</b>", most=Ends(low=10, best=11, high=12), now=True),
-    plan_sweep_chart.Bar(name="a name that is longer than one line", most=Ends(low=200, best=200, high=200), now=False),
+    sweep_chart.Bar(name="<b>x</b>", most=Ends(low=10, best=11, high=12), now=True),
+    sweep_chart.Bar(name="a name that is longer than one line", most=Ends(low=200, best=200, high=200), now=False),
 ]
 
 
@@ -723,14 +716,14 @@ BARS = [
 def test_levers_are_drawn_and_said(name: str) -> None:
     colours = theme.PALETTES[name]
     for chart, alt in (
-        plan_sweep_chart.curve_chart(BARS, unit="GPUs", counted="requests at once", users=30, colours=colours),
-        plan_sweep_chart.bars_chart(BARS, counted="requests at once", users=30, colours=colours),
+        sweep_chart.curve_chart(BARS, unit="GPUs", counted="requests at once", users=30, colours=colours),
+        sweep_chart.bars_chart(BARS, counted="requests at once", users=30, colours=colours),
     ):
         assert chart.checked.data
         assert "<b>x</b>, as planned: 10 to 12" in alt
         assert ": 200" in alt
         assert "&lt;b&gt;x" in str(chart.to_dict())
-    bars, _ = plan_sweep_chart.bars_chart(BARS, counted="requests at once", users=None, colours=colours)
+    bars, _ = sweep_chart.bars_chart(BARS, counted="requests at once", users=None, colours=colours)
     layout = bars.to_dict()["layout"]
     # Figures stand in the margin, which has room for the longest.
     assert layout["margin"]["r"] >= 8 * len("10–12")
@@ -738,10 +731,10 @@ def test_levers_are_drawn_and_said(name: str) -> None:
 
 
 def test_what_a_lever_would_hold_in_a_sentence() -> None:
-    assert plan_sweeps.title("gpus", BARS) == (
+    assert levers.title("gpus", BARS) == (
         "Number of GPUs: 10 to 12 with <b>x</b> as planned, 200 with a name that is longer than one line GPUs"
     )
-    assert "none holds more than <b>x</b> as planned" in plan_sweeps.title("cache", BARS[:1])
+    assert "none holds more than <b>x</b> as planned" in levers.title("cache", BARS[:1])
 
 
 def test_a_preset_is_the_same_after_another_and_the_cards_stay() -> None:
@@ -786,13 +779,13 @@ def test_users_are_said_to_fit_in_three_ways(users: int, one: str, said: str) ->
 def test_what_may_fit_is_said_alike_everywhere() -> None:
     """Between the safe and the hopeful end: in the title, on the card, beside the grid and in the comparison."""
     model = catalogue.load(LLAMA)
-    most = make_plan(model, Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8)).requests
+    most = make_plan(model, Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, engine="vllm")).requests
     assert most is not None
     assert most.low < most.best < most.high
     for users, why in ((most.best, "at best guess"), (most.high, "at the hopeful end only")):
         at = open_page(users=str(users), kept="as-is", split="tp8")
         assert title(at).startswith(f"{users} users may fit, or not: ")
-        cards_html = " ".join(html.proto.body for html in at.get("html")) + captions(at)
+        cards_html = " ".join(html_bodies(at)) + captions(at)
         assert f"{users} users may fit, or not: {why}" in read(cards_html)
         assert any(f"{users} requests of 32K tokens may fit, or not: " in read(one.value) for one in at.markdown)
         assert f"{users}: may fit, or not" in tables(at)

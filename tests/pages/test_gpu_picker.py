@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kvcore.hardware import accelerators
-from kvcore.scenario import Scenario
-from pages.ui import gpu_picker
-from pages.ui.gpu_picker import label, named
+from kvcore.hardware.gpus import accelerators
+from kvcore.scenario.scenario import Scenario
+from pages.ui import widgets
+from pages.ui.widgets import label, named
 from tests.pages.screens import open_screen
 
 
@@ -47,8 +47,8 @@ def typed(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def changed() -> None:
         keep["changed"] += 1
 
-    monkeypatch.setattr(gpu_picker.st, "session_state", keep)
-    gpu_picker._take(changed)
+    monkeypatch.setattr(widgets.st, "session_state", keep)
+    widgets._take(changed)
     return keep
 
 

@@ -10,14 +10,14 @@ from urllib.parse import unquote
 
 import pytest
 
-from kvcore import catalogue
 from kvcore.errors import UnitError
 from kvcore.formats import kv_format
 from kvcore.model import Attention, Indexer, Latent, Memory, Model, NoMemory, SharedCache, State
 from kvcore.model.memories import INDEXER_FP8, KINDS, StatePart
-from kvcore.variants import variant
+from kvcore.sources import catalogue
+from kvcore.variants.variants import variant
 from pages.ui import theme
-from pages.ui.head_diagram import describe, diagram, edge
+from pages.ui.variants.heads import describe, diagram, edge
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"

@@ -14,7 +14,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.live import runs
-from kvcore.live.link import PROMPT
+from kvcore.scenario.live import PROMPT
 from pages.ui import (
     live_charts,
     live_compare,
@@ -30,7 +30,7 @@ from pages.ui import live_look as look
 from pages.ui.live_look import duration, times
 from pages.ui.live_story import Story, tell
 from tests.pages.live_fake import HOST, TOKEN_BYTES, FakeQueue, events_of
-from tests.pages.rendered import rendered
+from tests.pages.rendered import html_bodies, rendered
 
 APP = str(Path(__file__).parents[2] / "app.py")
 
@@ -92,7 +92,7 @@ def texts(at: AppTest) -> str:
         rendered(one.value)
         for one in (*at.title, *at.markdown, *at.caption, *at.subheader, *at.error, *at.info, *at.success)
     ]
-    return "\n".join([*found, *(html.proto.body for html in at.get("html"))])
+    return "\n".join([*found, *html_bodies(at)])
 
 
 def cards(at: AppTest) -> list[str]:

@@ -13,13 +13,15 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Block, Node
 
-from kvcore import levers, sources
-from kvcore.plan.options import READERS as PLANNED
-from kvcore.scenario import Scenario, encode_config
-from kvcore.variant_options import READERS
-from pages.ui import charts, models, theme, variant_sources
-from pages.ui.plain import MAX_NAME, in_chart, plain, tidy_name
-from tests.pages.rendered import rendered, resolved, unescaped
+from kvcore.scenario.concurrency import READERS as PLANNED
+from kvcore.scenario.scenario import Scenario, encode_config
+from kvcore.scenario.variants import READERS
+from kvcore.sources import files
+from kvcore.variants import levers
+from pages.ui import lines, models, theme
+from pages.ui.text import MAX_NAME, in_chart, plain, tidy_name
+from pages.ui.variants import lower
+from tests.pages.rendered import html_bodies, rendered, resolved, unescaped
 from tests.pages.screens import open_screen
 
 SCREENS = ("size", "variants", "concurrency", "accuracy")
@@ -37,7 +39,7 @@ PUBLICATIONS = {
     for lever in levers.levers()
     for claim in (*lever.claims, lever.engines)
     if claim
-    for _, address in variant_sources.links(claim.source)
+    for _, address in lower.links(claim.source)
     if address
 }
 LLAMA = {
@@ -87,7 +89,7 @@ def inner(proto: Any) -> Iterator[Any]:
 
 
 def bodies(at: AppTest) -> str:
-    return "".join(html.proto.body for html in at.get("html"))
+    return "".join(html_bodies(at))
 
 
 def check(at: AppTest, *, least: int = 1, word: str = "evil") -> list[str]:
@@ -135,17 +137,17 @@ def test_names_are_cut_and_can_be_seen() -> None:
     assert tidy_name("  a\u202e\u200b b\r\n") == "a b"
     assert tidy_name("x" * 80) == "x" * 80
     assert len(tidy_name("x" * 81)) == MAX_NAME
-    loaded = sources.from_json(json.dumps({**LLAMA, "_name_or_path": "org/\n" + "n" * 500}), "")
+    loaded = files.from_json(json.dumps({**LLAMA, "_name_or_path": "org/\n" + "n" * 500}), "")
     assert models.from_own(loaded).name == "n" * 79 + "…"
     assert models.from_own(loaded, "\x00my\x00 model").name == "my model"
-    nothing = sources.from_json(json.dumps({**LLAMA, "_name_or_path": "\u202e"}), "")
+    nothing = files.from_json(json.dumps({**LLAMA, "_name_or_path": "\u202e"}), "")
     assert models.from_own(nothing).name == "Your llama model"
 
 
 def test_names_in_charts_are_text() -> None:
-    model = sources.from_json(json.dumps(LLAMA), "").model
-    line = charts.Line(id="own", name="<a href='//evil'>&lt; %{x}</a>", model=model, kv=model.resolve_format())
-    drawn = charts.growth_chart([line], tokens=8192, batch=1, capacities=(), colours=theme.LIGHT, mark_bends=True)
+    model = files.from_json(json.dumps(LLAMA), "").model
+    line = lines.Line(id="own", name="<a href='//evil'>&lt; %{x}</a>", model=model, kv=model.resolve_format())
+    drawn = lines.growth_chart([line], tokens=8192, batch=1, capacities=(), colours=theme.LIGHT, mark_bends=True)
     assert drawn is not None
     figure, alt = drawn
     shown = "&lt;a href='//evil'&gt;&amp;lt; &#37;{x}&lt;/a&gt;"

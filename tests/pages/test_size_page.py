@@ -9,17 +9,17 @@ from collections.abc import Callable
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore import catalogue
 from kvcore.engines.registry import NAMES
 from kvcore.engines.reserve import reserve
-from kvcore.hardware import accelerator
-from kvcore.scenario import DEFAULT_MODEL, Scenario, encode_config
+from kvcore.hardware.gpus import accelerator
+from kvcore.scenario.scenario import DEFAULT_MODEL, Scenario, encode_config
 from kvcore.size import size
+from kvcore.sources import catalogue
 from kvcore.units import GIB, format_bytes
-from pages.ui import trio_launch
-from pages.ui import trio_words as text
+from pages.ui.size import reserved
+from pages.ui.size import words as text
 from tests.models import every_model, one_of_each_kind
-from tests.pages.rendered import rendered
+from tests.pages.rendered import html_bodies, rendered
 from tests.pages.screens import open_screen
 
 LLAMA_LIKE = {
@@ -102,7 +102,7 @@ def test_every_catalogued_model_has_an_answer(models: Callable[[], tuple[str, ..
             keeps_a_cache = numbers(at)[0] != "0 B"
             assert len(alts(at)) == int(keeps_a_cache)
             assert all(len(alt) > 60 for alt in alts(at))
-            strips = [html.proto.body for html in at.get("html") if "kv-strip" in html.proto.body]
+            strips = [body for body in html_bodies(at) if "kv-strip" in body]
             assert len(strips) == 1
             assert "aria-label='" in strips[0]
 
@@ -239,7 +239,7 @@ def test_the_trio_is_what_kvcore_says(name: str, model_id: str) -> None:
     reported = f"Reported by {label}" if expected.capacity.log_lines else f"Room in {label}"
     assert shown[reported] == f"{expected.capacity.kv_cache_size_tokens:,} tokens"
     codes = [code.value for code in at.code]
-    made = trio_launch.command(
+    made = reserved.command(
         model, name, expected.layout.max_model_len, "auto", 1, accelerator(Scenario().gpu), 200 * GIB
     )
     assert not isinstance(made, str)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from kvcore import trend
-from kvcore.trend import CLASSES, TrendPoint
-from pages.ui import theme, trend_labels
-from pages.ui.trend_chart import LOOKS, colour, trend_chart
-from pages.ui.trend_labels import Label, Window
+from kvcore.variants import trend
+from kvcore.variants.trend import CLASSES, TrendPoint
+from pages.ui import theme
+from pages.ui.variants import trend as trend_labels
+from pages.ui.variants.trend import LOOKS, Label, Window, colour, trend_chart
 
 CHOSEN = [
     "meta-llama/Llama-3.3-70B-Instruct",

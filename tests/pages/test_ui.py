@@ -7,14 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore import catalogue
 from kvcore.engines.registry import NAMES
 from kvcore.engines.reserve import Reservation, reserve
-from kvcore.hardware import accelerator, capacity_lines
+from kvcore.hardware.gpus import accelerator, capacity_lines
 from kvcore.model import KINDS, Model
+from kvcore.sources import catalogue
 from kvcore.units import GIB
-from pages.ui import charts, heard, lessons, strip, theme, trio_launch, trio_words, words
-from pages.ui.controls import FORMAT_WORDS
+from pages.ui import lines, theme
+from pages.ui.scenario import FORMAT_WORDS
+from pages.ui.size import claims, examples, sections, words
+from pages.ui.size import reserved as trio_launch
+from pages.ui.size import words as trio_words
 
 PALETTES = {"light": theme.LIGHT, "dark": theme.DARK}
 
@@ -101,7 +104,7 @@ def test_where_it_sits_in_a_sentence(model_id: str, expected: str) -> None:
 def test_the_strip_has_a_box_a_memory_and_says_so() -> None:
     found = model("deepseek-ai/DeepSeek-V3.2")
     rows = words.groups(found, 1024, found.resolve_format(), None)
-    html = strip.strip(found, rows, theme.LIGHT)
+    html = sections.strip(found, rows, theme.LIGHT)
     assert html.count('class="kv-layer"') == 61
     assert "61 latent" in html
     assert "61 indexer" in html
@@ -110,7 +113,7 @@ def test_the_strip_has_a_box_a_memory_and_says_so() -> None:
 @pytest.mark.parametrize("tokens", [0, 1, 448, 1023, 32_768, 2**20, 10**9])
 def test_the_axis_holds_the_scenario_and_the_limit(tokens: int) -> None:
     for limit in (None, 448, 131_072, 10_485_760):
-        first, last = charts._ends(tokens, limit)
+        first, last = lines._ends(tokens, limit)
         assert 16 <= first < last <= 10**9
         if tokens >= 16:
             assert first <= tokens <= last
@@ -120,8 +123,8 @@ def test_the_axis_holds_the_scenario_and_the_limit(tokens: int) -> None:
 
 def test_the_chart_draws_what_is_computed() -> None:
     found = model("meta-llama/Llama-3.3-70B-Instruct")
-    line = charts.Line(id="one", name="One", model=found, kv=found.resolve_format())
-    drawn = charts.growth_chart([line], tokens=32_768, batch=1, capacities=capacity_lines(), colours=theme.LIGHT)
+    line = lines.Line(id="one", name="One", model=found, kv=found.resolve_format())
+    drawn = lines.growth_chart([line], tokens=32_768, batch=1, capacities=capacity_lines(), colours=theme.LIGHT)
     assert drawn is not None
     figure, alt = drawn
     points = dict(zip(figure.data[0].x, figure.data[0].y, strict=True)) | dict(
@@ -136,11 +139,11 @@ def test_the_chart_draws_what_is_computed() -> None:
 
 
 def test_lessons_and_figures_name_models_that_are_there() -> None:
-    scenarios = [*lessons.LESSONS.values(), *(figure.view for figure in heard.figures())]
+    scenarios = [*examples.LESSONS.values(), *(figure.view for figure in claims.figures())]
     for scenario in scenarios:
         assert catalogue.find(scenario.model)
         assert all(catalogue.find(one) for one in scenario.compare)
-    assert all(lessons.label(name) != name for name in lessons.LESSONS)
+    assert all(examples.label(name) != name for name in examples.LESSONS)
 
 
 def test_every_layout_that_sets_both_formats_is_explained() -> None:
@@ -172,7 +175,7 @@ def test_every_engine_has_a_name() -> None:
     ],
 )
 def test_reserved_beside_resident(aside: int, resident: int, ranks: int, expected: str) -> None:
-    assert trio_words.compared(aside, resident, ranks).startswith(expected)
+    assert trio_words.beside_resident(aside, resident, ranks).startswith(expected)
 
 
 @pytest.mark.parametrize(

@@ -11,27 +11,20 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore import catalogue
 from kvcore.engines.reserve import stored_by
-from kvcore.hardware import accelerator
-from kvcore.ladder import ladder
-from kvcore.levers import lever, levers
-from kvcore.scenario import Scenario
+from kvcore.hardware.gpus import accelerator
+from kvcore.scenario.scenario import Scenario
+from kvcore.sources import catalogue
 from kvcore.units import GIB, format_bytes
-from kvcore.variants import variant
-from pages.ui import (
-    html_table,
-    tables,
-    theme,
-    variant_attention,
-    variant_curves,
-    variant_facts,
-    variant_lessons,
-    variant_sources,
-)
-from pages.ui import variant_words as words
-from pages.ui.trio_words import ENGINES
+from kvcore.variants.ladder import ladder
+from kvcore.variants.levers import lever, levers
+from kvcore.variants.variants import variant
+from pages.ui import lines, theme, widgets
+from pages.ui.size import sections
+from pages.ui.size.words import ENGINES
+from pages.ui.variants import curves, facts, lessons, lower, words
 from tests.models import every_model, one_of_each_kind
+from tests.pages.rendered import html_bodies
 from tests.pages.screens import APP, open_screen
 
 
@@ -72,7 +65,7 @@ def alts(at: AppTest) -> list[str]:
 
 
 def table_html(at: AppTest) -> str:
-    return "".join(html.proto.body for html in at.get("html") if "kv-table" in html.proto.body)
+    return "".join(body for body in html_bodies(at) if "kv-table" in body)
 
 
 def test_opens_on_the_shipped_model_and_what_it_saves() -> None:
@@ -123,14 +116,14 @@ def test_looking_at_it_otherwise(design: str, expected: list[str]) -> None:
     assert words.design_words(design) in table_html(at)
 
 
-@pytest.mark.parametrize("name", variant_lessons.LESSONS)
+@pytest.mark.parametrize("name", lessons.LESSONS)
 def test_a_lesson_shows_its_sentence(name: str) -> None:
-    lesson = variant_lessons.LESSONS[name]
+    lesson = lessons.LESSONS[name]
     at = open_page()
     at.button(key=f"lesson_{name}").click()
     rerun(at)
-    assert read(at.info[0].value) == f"**{lesson.title}.** {variant_lessons.sentence(name)}"
-    assert variant_lessons.shown(lesson.scenario, lesson.options) == name
+    assert read(at.info[0].value) == f"**{lesson.title}.** {lessons.sentence(name)}"
+    assert lessons.shown(lesson.scenario, lesson.options) == name
 
 
 @pytest.mark.parametrize(
@@ -151,7 +144,7 @@ def test_a_lesson_shows_its_sentence(name: str) -> None:
 )
 def test_the_figures_of_the_lessons(name: str, figures: tuple[str, ...]) -> None:
     """Worked out by hand in tests/test_seed_figures.py and below."""
-    said = variant_lessons.sentence(name)
+    said = lessons.sentence(name)
     for figure in figures:
         assert figure in said, said
 
@@ -160,18 +153,18 @@ def test_hybrids_by_hand() -> None:
     """Qwen3-Next at 32K: 12 × 2 × 2 × 256 × 2 B × 32,768 and 36 states of 32 × 128 × 128 × 2 B + 8,192 × 3 × 2 B."""
     states = 36 * (32 * 128 * 128 * 2 + 8192 * 3 * 2)
     held = 12 * 2 * 2 * 256 * 2 * 32_768 + states
-    assert f"{held / 2**20:.2f} MiB" in variant_lessons.sentence("qwen3-next")
-    assert f"{states / 2**20:.2f} MiB" in variant_lessons.sentence("qwen3-next")
+    assert f"{held / 2**20:.2f} MiB" in lessons.sentence("qwen3-next")
+    assert f"{states / 2**20:.2f} MiB" in lessons.sentence("qwen3-next")
     # Nemotron-H 56B at 128K: 10 layers of 8 KV heads × 128; in all 64 layers it would be 64/10 of that.
     full = 10 * 2 * 8 * 128 * 2 * 131_072
     assert full / GIB == 5
-    assert "32 GiB" in variant_lessons.sentence("nemotron-h")
+    assert "32 GiB" in lessons.sentence("nemotron-h")
 
 
 def test_every_lesson_is_another_view_and_has_a_title() -> None:
-    views = [(one.scenario, one.options) for one in variant_lessons.LESSONS.values()]
+    views = [(one.scenario, one.options) for one in lessons.LESSONS.values()]
     assert len({str(view) for view in views}) == len(views)
-    assert all(one.title for one in variant_lessons.LESSONS.values())
+    assert all(one.title for one in lessons.LESSONS.values())
 
 
 @pytest.mark.parametrize("models", [one_of_each_kind, pytest.param(every_model, marks=pytest.mark.slow)])
@@ -267,11 +260,11 @@ def test_their_cache_may_be_in_another_format() -> None:
 
 
 def test_names_stand_apart_and_near_their_lines() -> None:
-    assert variant_curves.spread([0.0, 5.0, 9.0], 1.0, 0.0, 10.0) == [0.0, 5.0, 9.0]
-    assert variant_curves.spread([4.0, 4.0], 1.0, 0.0, 10.0) == [3.5, 4.5]
-    assert variant_curves.spread([9.9, 10.0], 1.0, 0.0, 10.0) == [9.0, 10.0]
-    assert variant_curves.spread([0.0, 0.0, 0.1], 1.0, 0.0, 10.0) == [0.0, 1.0, 2.0]
-    crowded = variant_curves.spread([1.0, 1.1, 1.2, 5.0, 5.1], 0.5, 0.0, 6.0)
+    assert lines.spread([0.0, 5.0, 9.0], 1.0, 0.0, 10.0) == [0.0, 5.0, 9.0]
+    assert lines.spread([4.0, 4.0], 1.0, 0.0, 10.0) == [3.5, 4.5]
+    assert lines.spread([9.9, 10.0], 1.0, 0.0, 10.0) == [9.0, 10.0]
+    assert lines.spread([0.0, 0.0, 0.1], 1.0, 0.0, 10.0) == [0.0, 1.0, 2.0]
+    crowded = lines.spread([1.0, 1.1, 1.2, 5.0, 5.1], 0.5, 0.0, 6.0)
     assert all(after - before >= 0.5 - 1e-9 for before, after in pairwise(crowded))
 
 
@@ -280,7 +273,7 @@ def test_the_lines_take_the_width_and_the_names_a_margin_of_their_own() -> None:
     rungs = ladder(catalogue.load("meta-llama/Llama-3.3-70B-Instruct"),
                    ("mha", "sliding:4096/1000", "hybrid:4:gdn@turboquant_3bit_nc"), tokens=8192).rungs  # fmt: skip
     chosen = next(rung for rung in rungs if "@" in rung.design)
-    made = variant_curves.curves_chart(
+    made = curves.curves_chart(
         rungs, chosen, tokens=8192, batch=1, source=None, marks=(), colours=theme.PALETTES["light"]
     )
     assert made is not None
@@ -294,11 +287,11 @@ def test_the_lines_take_the_width_and_the_names_a_margin_of_their_own() -> None:
 def test_a_name_in_a_download_is_never_a_formula() -> None:
     """Numbers stay numbers, below zero too, and what is missing stays empty."""
     rows = [{"model": "=1+1", "factor": -0.5, "note": "-x"}, {"model": "a=b", "factor": None, "note": "@sum"}]
-    assert tables.csv(pd.DataFrame(rows)).decode() == "model,factor,note\n'=1+1,-0.5,'-x\na=b,,'@sum\n"
+    assert sections.csv(pd.DataFrame(rows)).decode() == "model,factor,note\n'=1+1,-0.5,'-x\na=b,,'@sum\n"
 
 
 def test_tables_escape_and_name_their_rows() -> None:
-    made = html_table.table("<i>", (("a", ""), ("b", "n")), [("<script>", ("1", "<b>"))], chosen=0)
+    made = widgets.table("<i>", (("a", ""), ("b", "n")), [("<script>", ("1", "<b>"))], chosen=0)
     assert "<script>" not in made
     assert "&lt;script&gt;" in made
     assert "scope='row'" in made
@@ -307,7 +300,7 @@ def test_tables_escape_and_name_their_rows() -> None:
     assert "data-title='b'" in made
     assert made.count("role='row'") == 2
     assert all(f"role='{role}'" in made for role in ("table", "columnheader", "rowheader", "cell"))
-    quoted = html_table.table("t", (("a", ""), ("'onclick='x", "")), [("", "1")])
+    quoted = widgets.table("t", (("a", ""), ("'onclick='x", "")), [("", "1")])
     assert "data-title='&#x27;onclick=&#x27;x'" in quoted
 
 
@@ -399,7 +392,7 @@ def test_a_latent_is_read_whole_by_every_gpu() -> None:
 
 @pytest.mark.parametrize(("gpu", "words_"), [("epyc-9654", "its arithmetic is not known"), ("h100-sxm", "binds")])
 def test_nothing_binds_where_no_rate_is_known(gpu: str, words_: str) -> None:
-    from kvcore.hardware import accelerators
+    from kvcore.hardware.gpus import accelerators
 
     known = {one.id for one in accelerators()}
     chosen = gpu if gpu in known else next(one.id for one in accelerators() if not one.dense_rates)
@@ -464,18 +457,18 @@ def test_what_binds_has_one_answer_everywhere(model: str, gpus: str) -> None:
 
 def test_which_part_of_the_cache_a_gpu_reads() -> None:
     llama, latent = (catalogue.load(name) for name in ("meta-llama/Llama-3.3-70B-Instruct", "deepseek-ai/DeepSeek-V3"))
-    assert variant_attention.part_words(llama, 10 * GIB, 10 * GIB, 1) == ""
-    assert variant_attention.part_words(llama, 10 * GIB, 10 * GIB // 8, 8) == "its part of 10 GiB"
-    assert variant_attention.part_words(llama, 10 * GIB, 10 * GIB // 8, 16) == (
+    assert facts.part_words(llama, 10 * GIB, 10 * GIB, 1) == ""
+    assert facts.part_words(llama, 10 * GIB, 10 * GIB // 8, 8) == "its part of 10 GiB"
+    assert facts.part_words(llama, 10 * GIB, 10 * GIB // 8, 16) == (
         "its part of 10 GiB; 8 KV heads for 16 GPUs, one at least on each"
     )
-    assert variant_attention.part_words(llama, 8 * GIB, 2 * GIB, 6) == (
+    assert facts.part_words(llama, 8 * GIB, 2 * GIB, 6) == (
         "its part of 8 GiB; 8 KV heads do not divide by 6, some GPUs have one more"
     )
-    assert variant_attention.part_words(variant(llama, "mqa"), GIB, GIB, 8) == (
+    assert facts.part_words(variant(llama, "mqa"), GIB, GIB, 8) == (
         "the whole cache: its one KV head is copied to every GPU"
     )
-    assert variant_attention.part_words(latent, GIB, GIB, 8) == "the whole cache: a latent is copied to every GPU"
+    assert facts.part_words(latent, GIB, GIB, 8) == "the whole cache: a latent is copied to every GPU"
 
 
 def test_what_the_next_token_adds_where_windows_are_full() -> None:
@@ -537,8 +530,8 @@ def test_a_lesson_says_what_it_changed_with_a_link_to_the_answer() -> None:
 
 def test_why_no_engine_stores_a_cache() -> None:
     shown = ladder(catalogue.load("meta-llama/Llama-3.3-70B-Instruct"), ("share:2", "shipped@kivi2"), tokens=8192)
-    place = variant_facts.Server(gpu=accelerator("h100-sxm"), count=8, weights=None)
-    found = variant_facts.facts(shown, Scenario(tokens=8192), place)
+    place = facts.Server(gpu=accelerator("h100-sxm"), count=8, weights=None)
+    found = facts.facts(shown, Scenario(tokens=8192), place)
     assert found["shipped"].engines
     assert found["shipped"].engines_lack == ""
     assert found["shipped@kivi2"].engines == ()
@@ -560,7 +553,7 @@ def test_every_statement_has_its_source_beside_it() -> None:
     for one in levers():
         claims = (*one.claims, *([one.engines] if one.engines else []))
         for claim in claims:
-            found = variant_sources.links(claim.source)
+            found = lower.links(claim.source)
             assert found, claim
             # Without an address stand only what needs no source, what has none, our own rules, and one blog.
             assert {name for name, address in found if not address} <= {
@@ -581,7 +574,7 @@ def test_what_no_variant_stands_for_says_which_engines_do_it() -> None:
 
 
 def test_a_source_that_is_no_address_is_no_link() -> None:
-    cell = html_table.Cited(text="<b>", sources=(("<i>", "javascript:alert(1)"), ("a", "https://a.b/'c")))
-    made = html_table.table("t", (("a", ""), ("b", "")), [("x", cell)])
+    cell = widgets.Cited(text="<b>", sources=(("<i>", "javascript:alert(1)"), ("a", "https://a.b/'c")))
+    made = widgets.table("t", (("a", ""), ("b", "")), [("x", cell)])
     assert "javascript" not in made
     assert "&lt;b&gt;<small>&lt;i&gt; · <a href='https://a.b/&#x27;c'" in made

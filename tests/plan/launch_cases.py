@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from kvcore import catalogue
+from kvcore.deployment import OWN_HEAD, Deployment, Draft
 from kvcore.engines.base import Option
 from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import KVCoreError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import OWN_HEAD, Draft
 from kvcore.plan.launch import Command, launch
 from kvcore.plan.launch_words import model_reference
+from kvcore.sources import catalogue
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"
@@ -62,7 +61,7 @@ _TEXTS = {"tensor_split": "3,1", "max_attention_window": "1024,32768"}
 
 
 def h100(**more: Any) -> Deployment:
-    return Deployment(gpu=accelerator("h100-sxm"), **({"context": 32_768} | more))
+    return Deployment(gpu=accelerator("h100-sxm"), **({"engine": "vllm", "context": 32_768} | more))
 
 
 def named(model: Model, name: str) -> Model:

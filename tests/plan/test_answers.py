@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from kvcore.catalogue import load
-from kvcore.hardware import accelerator
+from kvcore.deployment import Deployment
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.answers import fewest_gpus, first_split, fits, least_utilization, longest_context, most_users
 from kvcore.plan.basis import last_that_holds
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.gpu_counts import gpu_counts
 from kvcore.plan.plan import make_plan
 from kvcore.plan.shards import shards
+from kvcore.sources.catalogue import load
 from kvcore.units import GIB, KIB, MIB
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
@@ -23,7 +23,7 @@ MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 
 
 def plain(**changes: Any) -> Deployment:
-    return replace(Deployment(gpu=accelerator("h100-sxm"), context=32 * KIB), **changes)
+    return replace(Deployment(gpu=accelerator("h100-sxm"), context=32 * KIB, engine="vllm"), **changes)
 
 
 def test_most_users_is_the_pool_over_a_request() -> None:

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from kvcore.catalogue import entries, load
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, KVCoreError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill import Filler, filler
-from kvcore.plan.fill.settings import engine_settings
+from kvcore.sources.catalogue import entries, load
 from kvcore.units import GIB, KIB
 
 MODELS = [entry.model_id for entry in entries()][::4]
@@ -25,6 +24,10 @@ LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 
 def plain(name: str, **changes: Any) -> Deployment:
     return replace(Deployment(gpu=accelerator("h100-sxm"), context=4096, engine=name), **changes)
+
+
+def settings_at(model: Model, deployment: Deployment, context: int, **values: Any) -> Any:
+    return engine(deployment.engine).settings(model, deployment.at(context).unless_stated(values))
 
 
 def engine_concurrency(name: str, model: Any, settings: Any, size: int) -> Any:
@@ -41,11 +44,11 @@ def filled_or_refused(model: Model, deployment: Deployment, context: int) -> Fil
         made = filler(model, deployment, context)
     except KVCoreError:
         with pytest.raises(KVCoreError):
-            own.layout(model, engine_settings(model, deployment, context))
+            own.layout(model, settings_at(model, deployment, context))
         return None
     if made.keeps_cache:
         return made
-    assert own.layout(model, engine_settings(model, deployment, context)).bytes_per_request == 0
+    assert own.layout(model, settings_at(model, deployment, context)).bytes_per_request == 0
     return None
 
 
@@ -58,7 +61,7 @@ def test_concurrency_is_the_engines_own(name: str, model_id: str) -> None:
     if made is None:
         return
     for length in (length for length in LENGTHS if length <= limit):
-        settings = engine_settings(model, deployment, length)
+        settings = settings_at(model, deployment, length)
         for size in SIZES:
             fill, expected = made.fill(length, (size,)), engine_concurrency(name, model, settings, size)
             # Where an engine refuses so small a pool, no whole request fits.
@@ -81,7 +84,7 @@ def test_slots_are_the_most_that_the_engine_starts_with(name: str, model_id: str
                     continue
                 values = {"parallel": count, "ctx_size": count * length}
                 values = {"num_parallel": count} if name == "ollama" else values
-                settings = engine_settings(model, deployment, length, values)
+                settings = settings_at(model, deployment, length, **values)
                 assert (engine_concurrency(name, model, settings, size) >= count) is starts, (length, size, count)
 
 
@@ -89,7 +92,7 @@ def test_slots_are_the_most_that_the_engine_starts_with(name: str, model_id: str
 def test_stages_of_one_size_are_the_engines_own_answer(name: str) -> None:
     # 80 layers over 3 stages are 27, 27 and 26 in some order: the widest stage decides.
     model, deployment = load(LLAMA), plain(name, pp=3, tp=2)
-    settings = engine_settings(model, deployment, 8192)
+    settings = settings_at(model, deployment, 8192)
     made = filler(model, deployment, 8192)
     assert made.fill(8192, (9 * GIB,) * 3).concurrency == engine_concurrency(name, model, settings, 9 * GIB)
 
@@ -119,16 +122,16 @@ def test_llama_cpp_with_a_stated_context_is_planned_as_asked() -> None:
 def test_tensorrt_llm_with_attention_over_replicas_counts_them_as_ranks() -> None:
     model = load("deepseek-ai/DeepSeek-V3")
     apart = plain("tensorrt-llm", dp=8, dp_attention=True, expert_parallel=True)
-    settings = engine_settings(model, apart, 4096)
+    settings = settings_at(model, apart, 4096)
     assert (settings.tp_size, settings.attention_tp) == (8, 1)
     with pytest.raises(EngineError, match="over all ranks or none"):
-        engine_settings(model, replace(apart, tp=2), 4096)
+        settings_at(model, replace(apart, tp=2), 4096)
 
 
 def test_sglang_with_attention_over_replicas_divides_its_running_requests() -> None:
     model = load("deepseek-ai/DeepSeek-V3")
     apart = plain("sglang", tp=2, dp=4, dp_attention=True, max_num_seqs=400)
-    settings = engine_settings(model, apart, 4096)
+    settings = settings_at(model, apart, 4096)
     assert (settings.tp_size, settings.dp_size, settings.attention_tp) == (8, 4, 2)
     assert filler(model, apart, 4096).sequences == 100
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from kvcore.catalogue import entries, load
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import NAMES
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.answers import most_users
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.grid import grid
 from kvcore.plan.overheads import total_overheads
 from kvcore.plan.plan import make_plan
 from kvcore.plan.pools import pools
+from kvcore.sources.catalogue import entries, load
 from kvcore.units import GIB, KIB
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
@@ -27,7 +27,7 @@ GPUS = ("rtx-4090", "h200-sxm", "b200")
 
 
 def plain(**changes: Any) -> Deployment:
-    return replace(Deployment(gpu=accelerator("h200-sxm"), context=8192), **changes)
+    return replace(Deployment(gpu=accelerator("h200-sxm"), context=8192, engine="vllm"), **changes)
 
 
 @pytest.mark.parametrize("name", NAMES)

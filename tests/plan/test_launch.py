@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from benchmarks import llamacpp_parser
-from kvcore import catalogue
+from kvcore.deployment import OWN_HEAD, Deployment, Draft
 from kvcore.engines.registry import NAMES
 from kvcore.errors import KVCoreError
-from kvcore.hardware import accelerator
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import OWN_HEAD, Draft
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.launch import Command, launch
 from kvcore.plan.launch_words import PLACEHOLDER
+from kvcore.sources import catalogue
 from tests.plan import engine_parsers, transformers_script
 from tests.plan.bash import assert_seen_as_words
 from tests.plan.engine_parsers import parsed

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from kvcore import catalogue, sources
+from kvcore.deployment import Draft
 from kvcore.engines.registry import NAMES
 from kvcore.errors import EngineError
 from kvcore.model.model import Files, Model
-from kvcore.plan.draft import Draft
 from kvcore.plan.launch import Command, launch
 from kvcore.plan.launch_words import PLACEHOLDER
-from kvcore.variants import variant
+from kvcore.sources import catalogue
+from kvcore.sources import files as sources
+from kvcore.variants.variants import variant
 from tests.gguf_writer import LLAMA as GGUF_KEYS
 from tests.gguf_writer import TENSORS, write
 from tests.models import LLAMA as CONFIG

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.errors import EngineError
-from kvcore.hardware import accelerator, custom_accelerator
-from kvcore.plan.deployment import Deployment
+from kvcore.hardware.gpus import accelerator, custom_accelerator
 from kvcore.plan.launch import launch
 from kvcore.plan.machines import not_followed, runs_on
 from kvcore.plan.plan import make_plan

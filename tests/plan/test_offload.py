@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.errors import EngineError, UnitError
-from kvcore.hardware import accelerator
-from kvcore.plan.deployment import Deployment
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.offload import host_memory_text, offload
 from kvcore.units import GIB
 from tests.models import model
 
 LLAMA = model("meta-llama/Llama-3.3-70B-Instruct")
-FOUR_H100 = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4)
+FOUR_H100 = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4, engine="vllm")
 
 
 def test_a_request_of_32k_comes_back_over_pcie_5_much_faster_than_it_is_computed() -> None:

@@ -8,24 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore.deployment import OWN_HEAD, Deployment, Split, read_split
 from kvcore.errors import UnitError
-from kvcore.hardware import accelerator
-from kvcore.live.link import READERS as LIVE
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import OWN_HEAD
-from kvcore.plan.options import (
-    READERS,
-    ConcurrencyOptions,
-    deployment,
-    keep,
-    kept,
-    read_draft,
-    taken,
-)
-from kvcore.plan.split import Split, read_split, split_of
-from kvcore.scenario import Scenario
+from kvcore.hardware.gpus import accelerator
+from kvcore.model.weight_formats import WEIGHT_FORMATS
+from kvcore.scenario.concurrency import READERS, ConcurrencyOptions, deployment, keep, kept, read_draft, taken
+from kvcore.scenario.live import READERS as LIVE
+from kvcore.scenario.scenario import Scenario
 from kvcore.units import GIB
-from kvcore.weight_formats import WEIGHT_FORMATS
 
 _small = st.integers(1, 8)
 _splits = st.builds(
@@ -160,7 +150,7 @@ def test_what_the_planner_is_asked() -> None:
 _deployments = st.builds(
     lambda split, **more: Deployment(
         **{name: getattr(split, name) for name in ("tp", "pp", "dp", "dcp", "expert_parallel", "dp_attention")},
-        **more | ({} if more["speculative_tokens"] else {"draft": None}),
+        **{"engine": "vllm"} | more | ({} if more["speculative_tokens"] else {"draft": None}),
     ),
     _splits,
     draft=st.sampled_from([None, OWN_HEAD, read_draft("Qwen/Qwen3-0.6B"), read_draft("Qwen/Qwen3-0.6B@fp8")]),
@@ -187,7 +177,7 @@ def test_a_deployment_can_be_chosen(wanted: Deployment) -> None:
     scenario, options = taken(Scenario(), ConcurrencyOptions(), wanted, users=12)
     assert options.users == 12
     assert deployment(scenario, options, read_split(options.split)) == wanted
-    assert split_of(wanted).text == options.split
+    assert wanted.split.text == options.split
     assert Scenario.from_query(scenario.to_query()) == (scenario, ())
     assert ConcurrencyOptions.from_query(options.to_query()) == (options, ())
 

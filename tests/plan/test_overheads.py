@@ -25,11 +25,10 @@ from benchmarks.fit_overheads import (
     summary,
     validated,
 )
-from kvcore import catalogue
-from kvcore.hardware import accelerator
+from kvcore.deployment import Deployment
+from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.paths import DATA
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.overhead_defaults import captured_graphs, chunks_by_itself
 from kvcore.plan.overhead_engines import compute_buffer_gib
 from kvcore.plan.overhead_fit import PRIOR, coefficients
@@ -37,7 +36,8 @@ from kvcore.plan.overhead_rule import Fit, activation_gib, graph_terms, graphs_g
 from kvcore.plan.overhead_shape import profile, shape
 from kvcore.plan.overhead_tower import QWEN_VL, Tower
 from kvcore.plan.overheads import Overheads, fitted, overheads, total_overheads
-from kvcore.plan.rank_weights import rank_weights
+from kvcore.ranks.weights import rank_weights
+from kvcore.sources import catalogue
 from kvcore.units import GIB
 
 LLAMA_8B, QWEN_06B = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-0.6B"
@@ -55,7 +55,7 @@ def rows(rules: Mapping[str, Fit]) -> list[Judged]:
 
 
 def deployed(gpu: str = "h100-sxm", **options: Any) -> Deployment:
-    return Deployment(gpu=accelerator(gpu), **({"context": 8192} | options))
+    return Deployment(gpu=accelerator(gpu), **({"engine": "vllm", "context": 8192} | options))
 
 
 def of(model: Model, deployment: Deployment) -> Overheads:
@@ -502,7 +502,7 @@ def test_the_total_alone_is_that_of_the_parts(model_id: str, name: str) -> None:
 
 def test_the_graph_estimate_that_is_not_foreseen_is_said() -> None:
     """Issue 53013: 118.65 GiB for a mixture as tp 2 × dp 4 with expert parallelism; the start was refused."""
-    wide = Deployment(gpu=accelerator("h200-sxm"), context=8192, tp=2, dp=4, expert_parallel=True)
+    wide = Deployment(gpu=accelerator("h200-sxm"), context=8192, tp=2, dp=4, expert_parallel=True, engine="vllm")
     deepseek = catalogue.load("deepseek-ai/DeepSeek-V3")
 
     def said(deployment: Deployment) -> bool:

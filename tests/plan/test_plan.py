@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from kvcore.catalogue import load
+from kvcore.deployment import Deployment
 from kvcore.errors import UnitError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.basis import basis
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import Plan, make_plan
+from kvcore.sources.catalogue import load
 from kvcore.units import GIB, KIB, MIB
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 
 
 def stated(kv_bytes: int, **changes: object) -> Deployment:
-    plain = Deployment(gpu=accelerator("h100-sxm"), context=32 * KIB, kv_bytes=kv_bytes)
+    plain = Deployment(gpu=accelerator("h100-sxm"), context=32 * KIB, kv_bytes=kv_bytes, engine="vllm")
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
@@ -133,7 +133,7 @@ def test_what_binds_is_said_with_its_numbers() -> None:
 
 def test_weights_that_do_not_fit_alone_bind() -> None:
     # 70.6 billion parameters in 16 bits are 141 GB, on a GPU of 85.5 GB.
-    plan = make_plan(load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=4096))
+    plan = make_plan(load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=4096, engine="vllm"))
     assert not plan.fits
     assert kind(plan) == "weights"
     assert "131.42 GiB" in plan.binding.sentence
@@ -141,7 +141,9 @@ def test_weights_that_do_not_fit_alone_bind() -> None:
 
 def test_overheads_that_leave_nothing_bind() -> None:
     # Two ranks hold 70.6 GB each, of 78.7 that vLLM may use at 0.92; at 0.84 it is 71.8, less than weights and overheads.
-    plan = make_plan(load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=4096, tp=2, utilization=0.84))
+    plan = make_plan(
+        load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=4096, tp=2, utilization=0.84, engine="vllm")
+    )
     assert kind(plan) == "overheads"
 
 
@@ -168,7 +170,7 @@ def test_an_engine_that_does_not_serve_a_model_refuses() -> None:
 
 
 def test_weights_that_are_not_known_are_an_answer() -> None:
-    plan = make_plan(load("Zyphra/Zamba2-7B"), Deployment(gpu=accelerator("h100-sxm"), context=4096))
+    plan = make_plan(load("Zyphra/Zamba2-7B"), Deployment(gpu=accelerator("h100-sxm"), context=4096, engine="vllm"))
     assert kind(plan) == "weights"
     assert "state the memory" in plan.refused
 
@@ -176,7 +178,7 @@ def test_weights_that_are_not_known_are_an_answer() -> None:
 @pytest.mark.parametrize("change", [{"kv_dtype": "fp9"}, {"weight_format": "q99"}])
 def test_a_format_that_is_none_is_a_wrong_word(change: dict[str, Any]) -> None:
     with pytest.raises(UnitError):
-        make_plan(load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=4096, **change))
+        make_plan(load(LLAMA), Deployment(gpu=accelerator("h100-sxm"), context=4096, **{"engine": "vllm", **change}))
 
 
 @pytest.mark.parametrize("users", [0, -1, 10**7])
@@ -203,7 +205,7 @@ def test_replicated_heads_hold_no_more_than_the_ranks_that_divide_them() -> None
 
 
 def test_terms_go_from_the_gpu_to_the_requests() -> None:
-    plan = make_plan(load(LLAMA), Deployment(gpu=accelerator("h200-sxm"), context=8192, tp=4, dp=2))
+    plan = make_plan(load(LLAMA), Deployment(gpu=accelerator("h200-sxm"), context=8192, tp=4, dp=2, engine="vllm"))
     names = [term.name for term in plan.terms]
     order = ["share of the GPU", "weights", "left for the cache", "one request", "blocks", "requests at once"]
     assert [name for name in names if name in order] == order
@@ -217,7 +219,10 @@ def test_older_vllm_left_less_for_the_cache_at_contexts_that_it_did_not_chunk() 
     model = load("mistralai/Mistral-Nemo-Instruct-2407")
     plans = {
         context: make_plan(
-            model, Deployment(gpu=accelerator("l4"), context=context, tp=2, engine_version="0.6.3", utilization=0.9)
+            model,
+            Deployment(
+                gpu=accelerator("l4"), context=context, tp=2, engine_version="0.6.3", utilization=0.9, engine="vllm"
+            ),
         )
         for context in (20_000, 29_000, 35_000)
     }
@@ -228,7 +233,9 @@ def test_older_vllm_left_less_for_the_cache_at_contexts_that_it_did_not_chunk() 
 def test_the_longest_context_of_older_vllm_is_looked_for_on_both_sides_of_its_chunks() -> None:
     model = load("mistralai/Mistral-Nemo-Instruct-2407")
     for share in (0.8, 0.85, 0.9):
-        asked = Deployment(gpu=accelerator("l4"), context=4096, tp=2, engine_version="0.6.3", utilization=share)
+        asked = Deployment(
+            gpu=accelerator("l4"), context=4096, tp=2, engine_version="0.6.3", utilization=share, engine="vllm"
+        )
         longest = make_plan(model, asked).longest
         assert longest is not None
         for context in range(1024, 128_001, 1024):
@@ -239,7 +246,7 @@ def test_the_longest_context_of_older_vllm_is_looked_for_on_both_sides_of_its_ch
 
 def test_what_the_range_leaves_open_is_said() -> None:
     model = load(LLAMA)
-    asked = Deployment(gpu=accelerator("h100-sxm"), context=32 * KIB, tp=8)
+    asked = Deployment(gpu=accelerator("h100-sxm"), context=32 * KIB, tp=8, engine="vllm")
     plan = make_plan(model, asked)
     assert plan.requests is not None
     assert plan.requests.low < plan.requests.best
@@ -270,6 +277,6 @@ def test_the_figures_alone_are_those_of_the_plan() -> None:
 
 def test_a_deployment_that_is_asked_again_is_not_worked_out_again() -> None:
     model = load("meta-llama/Llama-3.3-70B-Instruct")
-    asked = Deployment(gpu=accelerator("h200-sxm"), context=7000, tp=4)
+    asked = Deployment(gpu=accelerator("h200-sxm"), context=7000, tp=4, engine="vllm")
     assert basis(model, asked) is basis(load("meta-llama/Llama-3.3-70B-Instruct"), replace(asked))
     assert basis(model, replace(asked, context=7001)) is not basis(model, asked)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from kvcore.catalogue import entries, load
+from kvcore.deployment import Deployment
 from kvcore.errors import PlanError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan import pools as module
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends, Overhead
 from kvcore.plan.overheads import Overheads
 from kvcore.plan.pools import default_utilization, loaded_weights, pools, usable_share
-from kvcore.plan.rank_weights import RankWeights, rank_weights
+from kvcore.ranks.weights import RankWeights, rank_weights
+from kvcore.sources.catalogue import entries, load
 from kvcore.units import GIB
 
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from kvcore import catalogue
 from kvcore.model import model_from_config
 from kvcore.model.memories import Attention, Indexer, Latent
 from kvcore.model.prediction import left_alone
-from kvcore.plan.prediction_head import no_head, prediction_head
+from kvcore.ranks.parts import no_head, prediction_head
+from kvcore.sources import catalogue
 from tests.models import llama, model
 
 # What a checkpoint holds beside the language model: the parameters that its repository's safetensors headers add up to

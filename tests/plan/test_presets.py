@@ -7,9 +7,9 @@ from math import erf, sqrt
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.errors import PlanError
-from kvcore.hardware import accelerator
-from kvcore.plan.deployment import Deployment
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.presets import KINDS, preset, presets
 from kvcore.plan.traffic import Traffic
 from kvcore.units import GIB
@@ -19,7 +19,7 @@ LLAMA = model("meta-llama/Llama-3.3-70B-Instruct")
 TOKEN = 81_920
 # 30 GiB, and the block that vLLM never hands out.
 STATED = 30 * GIB + 16 * TOKEN
-FOUR_H100 = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4, kv_bytes=STATED)
+FOUR_H100 = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4, kv_bytes=STATED, engine="vllm")
 CHAT = Traffic(prompt_tokens=4096, answer_tokens=1024)
 
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore.catalogue import entries, load
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import NAMES
-from kvcore.hardware import Accelerator, accelerator
+from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.plan.answers import longest_context, most_users
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.ends import Ends
 from kvcore.plan.plan import make_plan
+from kvcore.sources.catalogue import entries, load
 from kvcore.units import GIB, KIB
 
 ALL = [entry.model_id for entry in entries()]

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore import catalogue, field
+from kvcore.deployment import Deployment
 from kvcore.errors import EngineError
-from kvcore.hardware import accelerator
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.rank_parts import COPIES
-from kvcore.plan.rank_weights import ROTARY, TOWERS, rank_weights, stages
+from kvcore.evidence import field
+from kvcore.hardware.gpus import accelerator
+from kvcore.ranks.parts import COPIES
+from kvcore.ranks.weights import ROTARY, TOWERS, rank_weights, stages
+from kvcore.sources import catalogue
 from kvcore.units import GIB
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
@@ -20,7 +21,7 @@ QWEN = "Qwen/Qwen3-30B-A3B"
 
 
 def deployment(**chosen) -> Deployment:
-    return Deployment(**{"gpu": accelerator("h100-sxm"), "context": 8192} | chosen)
+    return Deployment(**{"engine": "vllm", "gpu": accelerator("h100-sxm"), "context": 8192} | chosen)
 
 
 def only(model_id: str, **chosen):

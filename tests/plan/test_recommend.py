@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.errors import EngineError, UnitError
-from kvcore.hardware import accelerator
-from kvcore.plan.deployment import Deployment
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.plan import make_plan
 from kvcore.plan.recommend import COUNTS, recommend
 from kvcore.plan.shards import shards
@@ -69,7 +69,7 @@ def test_the_split_is_the_first_that_holds_nearly_as_much_as_any() -> None:
     (one,) = recommend(LLAMA, context=32_768, users=4, gpus=[gpu])
     held = {}
     for shard in shards(LLAMA, "vllm", one.gpus):
-        plan = make_plan(LLAMA, shard.onto(Deployment(gpu=gpu, context=32_768)), 4)
+        plan = make_plan(LLAMA, shard.onto(Deployment(gpu=gpu, context=32_768, engine="vllm")), 4)
         if plan.fits and plan.requests is not None:
             held[plan.deployment] = plan.requests.low
     first = next(deployment for deployment, low in held.items() if low >= 0.9 * max(held.values()))
@@ -79,7 +79,7 @@ def test_the_split_is_the_first_that_holds_nearly_as_much_as_any() -> None:
 
 def test_what_is_chosen_besides_is_kept() -> None:
     gpu = accelerator("h100-sxm")
-    base = Deployment(gpu=gpu, context=1, kv_dtype="fp8", weight_format="fp8", utilization=0.8)
+    base = Deployment(gpu=gpu, context=1, kv_dtype="fp8", weight_format="fp8", utilization=0.8, engine="vllm")
     (one,) = recommend(LLAMA, context=32_768, users=4, base=base, gpus=[gpu])
     assert (one.deployment.kv_dtype, one.deployment.weight_format, one.deployment.utilization) == ("fp8", "fp8", 0.8)
     assert one.deployment.context == 32_768
@@ -110,7 +110,7 @@ def test_an_engine_is_only_offered_what_it_runs_on() -> None:
 
 def test_a_pool_that_was_stated_is_that_of_another_gpu() -> None:
     gpu = accelerator("h100-sxm")
-    stated = replace(Deployment(gpu=gpu, context=32_768), kv_bytes=2**40)
+    stated = replace(Deployment(gpu=gpu, context=32_768, engine="vllm"), kv_bytes=2**40)
     (one,) = recommend(LLAMA, context=32_768, users=1, base=stated, gpus=[gpu])
     assert one.deployment.kv_bytes is None
     assert one.gpus > 1

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore.hardware import accelerator
+from kvcore.deployment import Deployment
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.answers import longest_context
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import make_plan
 from kvcore.plan.remedies import remedies, shortfall
 from kvcore.plan.shards import shards
@@ -19,9 +19,9 @@ LLAMA = model("meta-llama/Llama-3.3-70B-Instruct")
 QWEN = model("Qwen/Qwen3-8B")
 V3 = model("deepseek-ai/DeepSeek-V3")
 # One KV head a rank: 80 layers × 2 × 128 × 2 B = 40,960 B a token, 655,360 B a block of 16.
-EIGHT_3090 = Deployment(gpu=accelerator("rtx-3090"), context=47_184, tp=8, kv_bytes=int(0.35 * GIB))
+EIGHT_3090 = Deployment(gpu=accelerator("rtx-3090"), context=47_184, tp=8, kv_bytes=int(0.35 * GIB), engine="vllm")
 BLOCK = 655_360
-ONE_4090 = Deployment(gpu=accelerator("rtx-4090"), context=32_768)
+ONE_4090 = Deployment(gpu=accelerator("rtx-4090"), context=32_768, engine="vllm")
 
 
 def test_the_shortfall_of_a_log_that_says_needed_and_available() -> None:
@@ -53,7 +53,7 @@ def test_a_smaller_format_closes_a_gap_of_half() -> None:
 
 def test_fewer_users() -> None:
     """30 GiB a GPU hold 12 requests of 2.5 GiB, beside the block that is never handed out: 20 are 8 too many."""
-    four = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4, kv_bytes=30 * GIB + 16 * 81_920)
+    four = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4, kv_bytes=30 * GIB + 16 * 81_920, engine="vllm")
     found = {one.kind: one for one in remedies(LLAMA, four, 20)}
     assert found["users"].users == 12
     assert found["users"].gain_words == "20 → 12 requests of 32,768 tokens at once, which fit at the safe end"
@@ -68,13 +68,13 @@ def test_fewer_users() -> None:
 
 def test_one_is_one() -> None:
     """3 GiB a GPU hold one request of 2.5 GiB."""
-    four = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4, kv_bytes=3 * GIB)
+    four = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4, kv_bytes=3 * GIB, engine="vllm")
     fewer = next(one for one in remedies(LLAMA, four, 2) if one.kind == "users")
     assert (fewer.name, fewer.change) == ("1 user", "Serve 1 request at once instead of 2")
 
 
 def test_what_fits_needs_no_remedy() -> None:
-    four = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4)
+    four = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4, engine="vllm")
     assert remedies(LLAMA, four) == ()
     assert shortfall(LLAMA, four) is None
 
@@ -86,9 +86,17 @@ def test_what_fits_needs_no_remedy() -> None:
         ("Qwen/Qwen3-8B", ONE_4090, 4),
         ("Qwen/Qwen3-8B", replace(ONE_4090, engine="sglang"), 4),
         ("Qwen/Qwen3-8B", replace(ONE_4090, engine="llama.cpp"), 4),
-        ("meta-llama/Llama-3.3-70B-Instruct", Deployment(gpu=accelerator("h100-sxm"), context=131_072, tp=2), None),
-        ("meta-llama/Llama-3.3-70B-Instruct", Deployment(gpu=accelerator("h100-sxm"), context=8192, tp=3), None),
-        ("deepseek-ai/DeepSeek-V3", Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8), 8),
+        (
+            "meta-llama/Llama-3.3-70B-Instruct",
+            Deployment(gpu=accelerator("h100-sxm"), context=131_072, tp=2, engine="vllm"),
+            None,
+        ),
+        (
+            "meta-llama/Llama-3.3-70B-Instruct",
+            Deployment(gpu=accelerator("h100-sxm"), context=8192, tp=3, engine="vllm"),
+            None,
+        ),
+        ("deepseek-ai/DeepSeek-V3", Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, engine="vllm"), 8),
     ],
 )
 def test_every_remedy_fits(name: str, deployment: Deployment, users: int | None) -> None:
@@ -106,7 +114,7 @@ def test_every_remedy_fits(name: str, deployment: Deployment, users: int | None)
 
 def test_the_least_share_that_suffices_comes_first() -> None:
     """At 0.5 of an H200 the weights fit and no cache; the share that is offered is the least in hundredths."""
-    low = Deployment(gpu=accelerator("h200-sxm"), context=32_768, tp=2, utilization=0.5)
+    low = Deployment(gpu=accelerator("h200-sxm"), context=32_768, tp=2, utilization=0.5, engine="vllm")
     assert not make_plan(LLAMA, low).fits
     first = remedies(LLAMA, low)[0]
     assert first.kind == "utilization"
@@ -135,7 +143,7 @@ def test_two_changes_where_one_does_not_suffice() -> None:
 
 def test_more_gpus_are_the_fewest_that_suffice() -> None:
     """131.4 GiB of weights: one H100 has 79.6, and no split of fewer GPUs than are offered fits either."""
-    one = Deployment(gpu=accelerator("h100-sxm"), context=8192)
+    one = Deployment(gpu=accelerator("h100-sxm"), context=8192, engine="vllm")
     found = {remedy.kind: remedy for remedy in remedies(LLAMA, one)}
     offered = found["more GPUs"].deployment.gpus
     assert offered in (2, 3, 4)
@@ -147,14 +155,16 @@ def test_more_gpus_are_the_fewest_that_suffice() -> None:
 
 def test_a_split_that_is_refused_is_replaced() -> None:
     """64 heads cannot be divided over 3 ranks."""
-    three = Deployment(gpu=accelerator("h200-sxm"), context=8192, tp=3)
+    three = Deployment(gpu=accelerator("h200-sxm"), context=8192, tp=3, engine="vllm")
     assert shortfall(LLAMA, three) is None
     kinds = {one.kind for one in remedies(LLAMA, three)}
     assert kinds & {"split", "more GPUs"}
 
 
 def test_a_number_of_sequences_is_raised_where_it_binds() -> None:
-    four = Deployment(gpu=accelerator("h100-sxm"), context=1024, tp=4, kv_bytes=30 * GIB, max_num_seqs=100)
+    four = Deployment(
+        gpu=accelerator("h100-sxm"), context=1024, tp=4, kv_bytes=30 * GIB, max_num_seqs=100, engine="vllm"
+    )
     assert shortfall(LLAMA, four, 200) is None
     first = remedies(LLAMA, four, 200)[0]
     assert first.kind == "sequences"
@@ -163,7 +173,7 @@ def test_a_number_of_sequences_is_raised_where_it_binds() -> None:
 
 def test_weights_that_do_not_fit_are_part_of_what_is_missing() -> None:
     """131.4 GiB of weights on 24 GB: what is missing is far more than the request."""
-    found = shortfall(LLAMA, Deployment(gpu=accelerator("rtx-4090"), context=8192))
+    found = shortfall(LLAMA, Deployment(gpu=accelerator("rtx-4090"), context=8192, engine="vllm"))
     assert found is not None
     assert found.available_bytes < -100 * GIB
     assert found.missing_bytes == found.needed_bytes - found.available_bytes

@@ -8,11 +8,11 @@ import pytest
 
 from kvcore.errors import UnitError
 from kvcore.formats import kv_format
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.room import gpus_for, room
-from kvcore.plan.sharding import rank_bytes
+from kvcore.ranks.memories import rank_bytes
 from kvcore.units import GIB
-from kvcore.variants import variant
+from kvcore.variants.variants import variant
 from tests.models import model
 
 BF16 = kv_format("bf16")

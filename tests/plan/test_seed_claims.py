@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore.catalogue import load
-from kvcore.hardware import accelerator
+from kvcore.deployment import Deployment
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.answers import longest_context
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.plan import make_plan
 from kvcore.size import resident_bytes
+from kvcore.sources.catalogue import load
 from kvcore.units import GB, GIB, KIB
-from kvcore.variants import variant
+from kvcore.variants.variants import variant
 
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
@@ -38,7 +38,7 @@ def test_ten_users_at_32k_on_llama_70b_need_100_gib() -> None:
     model = load(LLAMA)
     need = resident_bytes(model, 32 * KIB, model.resolve_format(), batch=10)
     assert need == 100 * GIB
-    asked = Deployment(gpu=H100, context=32 * KIB, kv_bytes=need + BLOCK)
+    asked = Deployment(gpu=H100, context=32 * KIB, kv_bytes=need + BLOCK, engine="vllm")
     assert make_plan(model, asked, 10).fits
     assert make_plan(model, replace(asked, engine="sglang", kv_bytes=need), 10).fits
     assert not make_plan(model, replace(asked, kv_bytes=need), 10).fits
@@ -54,17 +54,17 @@ def test_one_mha_conversation_of_128k_is_more_than_four_80_gb_accelerators() -> 
     need = resident_bytes(model, 128 * KIB, model.resolve_format())
     assert need == 320 * GIB
     assert need > 4 * 80 * GB
-    plan = make_plan(model, Deployment(gpu=H100, context=128 * KIB, tp=4, kv_bytes=80 * GB))
+    plan = make_plan(model, Deployment(gpu=H100, context=128 * KIB, tp=4, kv_bytes=80 * GB, engine="vllm"))
     assert not plan.fits
     assert plan.binding.kind == "cache"
     # With 8 KV heads it is 40 GiB, 10 on each of four ranks, and one block more.
-    assert make_plan(load(LLAMA), Deployment(gpu=H100, context=128 * KIB, tp=4, kv_bytes=11 * GIB)).fits
+    assert make_plan(load(LLAMA), Deployment(gpu=H100, context=128 * KIB, tp=4, kv_bytes=11 * GIB, engine="vllm")).fits
 
 
 @pytest.mark.parametrize(("users", "context"), [(4, 81_920), (8, 40_960), (16, 20_480), (64, 5120), (320, 1024)])
 def test_users_times_context_is_one_number(users: int, context: int) -> None:
     # 100 GiB / 320 KiB = 327,680 tokens, however they are divided into requests, beside vLLM's null block.
-    asked = Deployment(gpu=H100, context=context, kv_bytes=100 * GIB + BLOCK)
+    asked = Deployment(gpu=H100, context=context, kv_bytes=100 * GIB + BLOCK, engine="vllm")
     assert users * context == 327_680
     assert longest_context(load(LLAMA), asked, users).low == context
     assert make_plan(load(LLAMA), asked, users).fits

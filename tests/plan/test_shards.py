@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kvcore import catalogue
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import NAMES
 from kvcore.errors import EngineError, UnitError
-from kvcore.hardware import accelerator
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.rank_weights import rank_weights
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.shards import Shard, check, notes, shards
+from kvcore.ranks.weights import rank_weights
+from kvcore.sources import catalogue
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"
@@ -24,7 +24,7 @@ def asked(model_id: str, **chosen) -> str:
 
 
 def deployment(**chosen) -> Deployment:
-    return Deployment(**{"gpu": accelerator("h100-sxm"), "context": 8192} | chosen)
+    return Deployment(**{"engine": "vllm", "gpu": accelerator("h100-sxm"), "context": 8192} | chosen)
 
 
 @pytest.mark.parametrize(

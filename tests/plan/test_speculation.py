@@ -9,20 +9,19 @@ from typing import Any
 
 import pytest
 
-from kvcore import catalogue
+from kvcore.deployment import OWN_HEAD, Deployment, Draft
 from kvcore.errors import UnitError
-from kvcore.hardware import accelerator
+from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model, model_from_config
 from kvcore.paths import DATA
 from kvcore.plan.basis import basis
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.draft import OWN_HEAD, Draft
 from kvcore.plan.launch import launch
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.pools import loaded_weights, usable_share
-from kvcore.plan.rank_weights import rank_weights
 from kvcore.plan.shards import check
-from kvcore.plan.speculation import DRAFT_WEIGHTS, HEAD_WEIGHTS
+from kvcore.ranks.speculation import DRAFT_WEIGHTS, HEAD_WEIGHTS
+from kvcore.ranks.weights import rank_weights
+from kvcore.sources import catalogue
 from kvcore.units import GIB, MIB
 
 LLAMA_8B, LLAMA_1B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"
@@ -35,7 +34,7 @@ def drafted(model_id: str = LLAMA_1B, weight_format: str | None = None) -> Draft
 
 
 def deployed(gpu: str = "h200-sxm", **options: Any) -> Deployment:
-    return Deployment(gpu=accelerator(gpu), **({"context": 32_768} | options))
+    return Deployment(gpu=accelerator(gpu), **({"engine": "vllm", "context": 32_768} | options))
 
 
 def planned(model_id: str, **options: Any) -> Plan:

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore import catalogue
-from kvcore.hardware import accelerator
-from kvcore.plan.deployment import Deployment
+from kvcore.deployment import Deployment
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.plan import make_plan
 from kvcore.plan.sweep import LEVERS, Point, sequences, sweep
 from kvcore.plan.traffic import Traffic
+from kvcore.sources import catalogue
 from kvcore.units import GIB
 
 LLAMA = catalogue.load("meta-llama/Llama-3.3-70B-Instruct")
 DEEPSEEK = catalogue.load("deepseek-ai/DeepSeek-V3")
 # 2 × 80 layers × 8 KV heads × 128 × 2 B × 32,768 tokens are 10 GiB, an eighth on each GPU.
-STATED = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, kv_bytes=51 * GIB)
+STATED = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=8, kv_bytes=51 * GIB, engine="vllm")
 PLANNED = replace(STATED, kv_bytes=None)
 TRAFFIC = Traffic(
     prompt_tokens=6144, answer_tokens=1024, thinking_tokens=0, shared_prefix_tokens=0, people=1, active_share=1.0

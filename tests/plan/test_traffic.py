@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kvcore.deployment import Deployment
 from kvcore.errors import PlanError, UnitError
-from kvcore.hardware import accelerator
-from kvcore.plan.deployment import Deployment
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.traffic import Traffic, active_requests, expected
 from kvcore.units import GIB
 from tests.models import model
@@ -20,7 +20,9 @@ LLAMA = model("meta-llama/Llama-3.3-70B-Instruct")
 TOKEN = 81_920
 # 30 GiB, and the block that vLLM never hands out.
 STATED = 30 * GIB + 16 * TOKEN
-FOUR_H100 = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4, kv_bytes=STATED, max_num_seqs=4096)
+FOUR_H100 = Deployment(
+    gpu=accelerator("h100-sxm"), context=32_768, tp=4, kv_bytes=STATED, max_num_seqs=4096, engine="vllm"
+)
 CHAT = Traffic(prompt_tokens=4096, answer_tokens=1024)
 
 
@@ -60,7 +62,7 @@ def test_requests_a_second_become_memory(per_second: int, requests: int) -> None
         prompt_tokens=1500, answer_tokens=500, requests_per_minute=60.0 * per_second, seconds_a_request=10.0
     )
     assert active_requests(traffic).mean == requests
-    one = Deployment(gpu=accelerator("h100-sxm"), context=2000, kv_bytes=requests * 2000 * 57_344)
+    one = Deployment(gpu=accelerator("h100-sxm"), context=2000, kv_bytes=requests * 2000 * 57_344, engine="vllm")
     assert expected(qwen, one, traffic).peak.requests.low in (requests, requests - 1)
     less = replace(one, kv_bytes=(requests - 2) * 2000 * 57_344)
     assert expected(qwen, less, traffic).peak.requests.low < requests - 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvcore.hardware import accelerator
-from kvcore.plan.deployment import Deployment
+from kvcore.deployment import Deployment
+from kvcore.hardware.gpus import accelerator
 from kvcore.plan.plan import make_plan
 from tests.models import model
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore.hardware import accelerator
+from kvcore.deployment import Deployment
+from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.hardware_changes import larger_gpus, replicas, splits
 from kvcore.plan.plan import Plan, make_plan
 from kvcore.plan.quality_words import cache_quality
@@ -19,7 +19,7 @@ from tests.models import model
 
 LLAMA = model("meta-llama/Llama-3.3-70B-Instruct")
 V3 = model("deepseek-ai/DeepSeek-V3")
-FOUR_H100 = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4)
+FOUR_H100 = Deployment(gpu=accelerator("h100-sxm"), context=32_768, tp=4, engine="vllm")
 # 30 GiB a GPU: 12 requests of 2.5 GiB, and the block of 16 × 80 KiB that vLLM never hands out.
 STATED = replace(FOUR_H100, kv_bytes=30 * GIB + 16 * 81_920)
 
@@ -219,7 +219,7 @@ def test_plans_of_changes_are_made_when_they_are_asked_for(monkeypatch: pytest.M
         return make_plan(model, deployment, users)
 
     monkeypatch.setattr(whatif, "make_plan", counted)
-    asked = Deployment(gpu=accelerator("h100-sxm"), context=12_345, tp=8)
+    asked = Deployment(gpu=accelerator("h100-sxm"), context=12_345, tp=8, engine="vllm")
     found = whatifs(LLAMA, asked, 30)
     assert len(found) > 5
     assert made == [asked]

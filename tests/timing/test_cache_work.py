@@ -17,7 +17,7 @@ from kvcore.model.memories import Attention, Indexer, Latent, Memory, NoMemory, 
 from kvcore.model.model import Model
 from kvcore.timing import Work, cache_work, decode_cache_work, decode_step, layer_work, prefill_cache_work, prefill_step
 from kvcore.timing.pairs import chunked_pairs, windowed_pairs
-from kvcore.variants import variant
+from kvcore.variants.variants import variant
 from tests.gguf_writer import indexed, minimax_m3, write
 from tests.models import catalogue_rows, config, llama, model
 

@@ -8,7 +8,7 @@ import pytest
 
 from kvcore.errors import HardwareError, UnitError
 from kvcore.formats import kv_format
-from kvcore.hardware import accelerator, accelerators, custom_accelerator
+from kvcore.hardware.gpus import accelerator, accelerators, custom_accelerator
 from kvcore.model import model_from_config
 from kvcore.timing import Work, bound, decode_cache_work, weight_work
 from tests.models import catalogue_rows, llama, model

@@ -3,16 +3,16 @@
 A model read from a GGUF file already has llama.cpp's memories. One read from a config.json has those of the
 checkpoint, and llama.cpp may drop a window, decompress a latent or widen a state.
 Sources: llama.cpp, conversion/*.py (which class becomes which architecture), src/llama-arch.cpp, and
-kvcore.model.gguf_rules for what each architecture does.
+kvcore.model.gguf_layers for what each architecture does.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from kvcore.engines.base import Common
+from kvcore.deployment import Request
 from kvcore.errors import EngineError
-from kvcore.model.gguf_rules import ARCHITECTURES, Architecture
+from kvcore.model.gguf_layers import ARCHITECTURES, Architecture
 from kvcore.model.memories import Attention, CrossAttention, Latent, Memory, State
 from kvcore.model.model import Model
 
@@ -117,12 +117,12 @@ def _latent(memory: Latent, rule: Architecture, model: Model) -> Memory:
     return memory
 
 
-def refuse_parallel(common: Common) -> None:
+def refuse_parallel(asked: Request) -> None:
     """EngineError for ways to divide a model over devices that llama.cpp has not, or that are not laid out here."""
-    if common.tp > 1:
+    if asked.tp > 1:
         raise EngineError(
-            f"llama.cpp: tp {common.tp}: only --split-mode tensor divides heads, and it is not laid out here; "
+            f"llama.cpp: tp {asked.tp}: only --split-mode tensor divides heads, and it is not laid out here; "
             "layers are divided over devices with pp"
         )
-    if common.dcp > 1:
-        raise EngineError(f"llama.cpp: dcp {common.dcp}: there is no decode context parallel")
+    if asked.dcp > 1:
+        raise EngineError(f"llama.cpp: dcp {asked.dcp}: there is no decode context parallel")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
 
-from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.deployment import Request
+from kvcore.engines.base import Capacity, Group, Layout
 from kvcore.engines.llamacpp.caches import Cache, make_caches
 from kvcore.engines.llamacpp.devices import HOST
 from kvcore.engines.llamacpp.settings import (
@@ -36,11 +35,11 @@ class LlamaCpp:
     versions = "; ".join(VERSIONS.values())
     options = OPTIONS
 
-    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> LlamaCppSettings:
-        """See Engine.settings. Without --ctx-size it is the least with which a slot holds max_model_len, and without
-        that the training context; without max_model_len, requests are as long as a slot allows.
+    def settings(self, model: Model, asked: Request) -> LlamaCppSettings:
+        """See Engine.settings. Without --ctx-size it is the least with which a slot holds the longest request, and
+        without that the training context; where none is asked for, requests are as long as a slot allows.
         """
-        return make_settings(model, common, values)
+        return make_settings(model, asked)
 
     def layout(self, model: Model, settings: LlamaCppSettings) -> Layout:
         """A slot's share of the fullest device's cache; EngineError for what llama.cpp refuses or a slot too short."""

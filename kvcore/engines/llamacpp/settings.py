@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvcore.engines.base import Common, Option, check_whole
+from kvcore.deployment import Request
+from kvcore.engines.base import Option, check_whole, own_values
 from kvcore.engines.llamacpp.architectures import refuse_parallel
 from kvcore.errors import EngineError
 from kvcore.formats import ELEMENT_FORMATS, Format, kv_format
@@ -141,22 +142,21 @@ class Context:
     n_ctx_slot: int
 
 
-def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> LlamaCppSettings:
-    """Settings from what is common and from llama.cpp's own flags; EngineError for what is not supported."""
-    refuse_parallel(common)
-    version = _version(common.version)
-    known = {option.field for option in OPTIONS}
-    if unknown := sorted(set(values) - known):
-        raise EngineError(f"llama.cpp: {unknown[0][:40]!r} is no flag of llama.cpp here")
-    given = dict(values)
+def make_settings(model: Model, asked: Request) -> LlamaCppSettings:
+    """Settings from a request and llama.cpp's own flags in it; EngineError for what is not supported."""
+    refuse_parallel(asked)
+    version = _version(asked.engine_version)
+    given = own_values("llama.cpp", OPTIONS, asked)
+    if asked.draft is not None:
+        given = {"spec_draft_n_max": asked.speculative_tokens} | given
     given["tensor_split"] = shares = _shares(given.get("tensor_split", ()))
-    if shares and common.pp not in (1, len(shares)):
-        raise EngineError(f"llama.cpp: --tensor-split names {len(shares)} GPUs, and pp is {common.pp}")
-    k, v = _cache_types(common.kv_dtype, given)
-    given |= {"cache_type_k": k, "cache_type_v": v, "max_model_len": common.max_model_len, "version": version}
-    given["devices"] = 0 if common.platform == "cpu" else max(common.pp, len(shares))
-    if given.get("ctx_size") is None:
-        given["ctx_size"] = _ctx_size(LlamaCppSettings(**given | {"ctx_size": 0}))
+    if shares and asked.pp not in (1, len(shares)):
+        raise EngineError(f"llama.cpp: --tensor-split names {len(shares)} GPUs, and pp is {asked.pp}")
+    k, v = _cache_types(asked.kv_dtype, given)
+    given |= {"cache_type_k": k, "cache_type_v": v, "max_model_len": asked.context, "version": version}
+    given["devices"] = 0 if asked.platform == "cpu" else max(asked.pp, len(shares))
+    if "ctx_size" not in given:
+        given["ctx_size"] = _ctx_size(LlamaCppSettings(**given))
     return LlamaCppSettings(**given)
 
 

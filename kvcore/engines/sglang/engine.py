@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
 
-from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.deployment import Request
+from kvcore.engines.base import Capacity, Group, Layout
 from kvcore.engines.sglang.cells import Stage, has_sliding_pool, latent_is_packed, page_size, resolve_dtype, stages
 from kvcore.engines.sglang.lines import log_lines
 from kvcore.engines.sglang.pools import Need, Sizes, pool_sizes, request_need, window_too_wide
@@ -23,9 +22,9 @@ class SGLang:
     versions = f"SGLang {VERSION}, applied to 0.4 and 0.5; log lines without a dtype before about 0.5.10"
     options = OPTIONS
 
-    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> SglangSettings:
-        """See Engine.settings; `max_model_len` defaults to the model's own limit."""
-        return make_settings(model, common, values)
+    def settings(self, model: Model, asked: Request) -> SglangSettings:
+        """See Engine.settings; the longest request is the model's own limit unless said."""
+        return make_settings(model, asked)
 
     def layout(self, model: Model, settings: SglangSettings) -> Layout:
         """What one request of context_length tokens takes on the fullest rank; EngineError for what is refused."""

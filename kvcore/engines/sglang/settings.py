@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from kvcore.engines.base import Common, Option, check_whole
+from kvcore.deployment import Request
+from kvcore.engines.base import Option, check_whole, longest_request, own_values
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.units import GIB, MAX_BATCH, MAX_TOKENS, MIB, check_tokens
@@ -26,7 +25,7 @@ OPTIONS = (
     Option(flag="--page-size", field="page_size", kind="integer", help="tokens a page"),
     Option(flag="--dp-size", field="dp_size", kind="integer", help="data-parallel replicas"),
     Option(flag="--enable-dp-attention", field="enable_dp_attention", kind="switch",
-           help="attention data-parallel inside the tensor-parallel ranks"),
+           help="attention data-parallel inside the tensor-parallel ranks", means="dp_attention"),
     Option(flag="--swa-full-tokens-ratio", field="swa_full_tokens_ratio", kind="fraction",
            help="tokens of the sliding pool for each token of the full pool"),
     Option(flag="--disable-hybrid-swa-memory", field="disable_hybrid_swa_memory", kind="switch",
@@ -36,15 +35,19 @@ OPTIONS = (
     Option(flag="--max-mamba-cache-size", field="max_mamba_cache_size", kind="integer", help="slots of states"),
     Option(flag="--mamba-ssm-dtype", field="mamba_ssm_dtype", kind="text", help="number format of recurrent states",
            choices=tuple(SSM_DTYPES)),
-    Option(flag="--disable-radix-cache", field="disable_radix_cache", kind="switch", help="keep no past prompts"),
+    Option(flag="--disable-radix-cache", field="disable_radix_cache", kind="switch", help="keep no past prompts",
+           means="prefix_caching", says=False),
     Option(flag="--max-total-tokens", field="max_total_tokens", kind="integer", help="most token slots"),
-    Option(flag="--max-running-requests", field="max_running_requests", kind="integer", help="most requests at once"),
+    Option(flag="--max-running-requests", field="max_running_requests", kind="integer", help="most requests at once",
+           means="max_num_seqs"),
     Option(flag="--mem-fraction-static", field="mem_fraction_static", kind="fraction",
-           help="share of the free memory for weights and pools"),
-    Option(flag="--chunked-prefill-size", field="chunked_prefill_size", kind="integer", help="tokens a prefill chunk"),
+           help="share of the free memory for weights and pools", means="utilization"),
+    Option(flag="--chunked-prefill-size", field="chunked_prefill_size", kind="integer", help="tokens a prefill chunk",
+           means="max_num_batched_tokens"),
     Option(flag="--dsa-decode-backend", field="dsa_decode_backend", kind="text", help="kernels of sparse attention",
            choices=DSA_BACKENDS),
-    Option(flag="--disable-cuda-graph", field="disable_cuda_graph", kind="switch", help="capture no CUDA graphs"),
+    Option(flag="--disable-cuda-graph", field="disable_cuda_graph", kind="switch", help="capture no CUDA graphs",
+           means="enforce_eager"),
 )  # fmt: skip
 
 
@@ -145,24 +148,27 @@ GPU_DEFAULTS: tuple[tuple[int, int, int, int], ...] = (
 )
 
 
-def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> SglangSettings:
-    """Settings for a request; EngineError for a value, a platform or a version that is not followed."""
-    if common.platform != "cuda":
-        raise EngineError(f"sglang: its rules on {common.platform} are not followed here; cuda is")
-    length = common.max_model_len if common.max_model_len is not None else model.context_limit
-    if length is None:
-        raise EngineError("sglang: the model states no longest context; say --max-model-len")
-    chosen = {name: value for name, value in values.items() if value is not None}
-    if common.gpu is not None:
-        chosen["gpu_mib"] = common.gpu.memory_bytes // MIB
-        chosen["compute_capability"] = _capability(common.gpu.compute_capability)
+def make_settings(model: Model, asked: Request) -> SglangSettings:
+    """Settings for a request; EngineError for a value, a platform or a version that is not followed.
+
+    Where attention is data-parallel, SGLang counts all GPUs as tensor-parallel ranks, and a request counts replicas.
+    """
+    if asked.platform != "cuda":
+        raise EngineError(f"sglang: its rules on {asked.platform} are not followed here; cuda is")
+    length = longest_request("sglang", model, asked)
+    ranks, chosen = asked.tp, own_values("sglang", OPTIONS, asked)
+    if asked.dp_attention:
+        ranks, chosen = asked.tp * asked.dp, {"dp_size": asked.dp} | chosen
+    if asked.gpu is not None:
+        chosen["gpu_mib"] = asked.gpu.memory_bytes // MIB
+        chosen["compute_capability"] = _capability(asked.gpu.compute_capability)
     return SglangSettings(
         context_length=length,
-        kv_cache_dtype=common.kv_dtype,
-        tp_size=common.tp,
-        pp_size=common.pp,
-        dcp_size=common.dcp,
-        version=check_version(common.version or VERSION),
+        kv_cache_dtype=asked.kv_dtype,
+        tp_size=ranks,
+        pp_size=asked.pp,
+        dcp_size=asked.dcp,
+        version=check_version(asked.engine_version or VERSION),
         **chosen,
     )
 

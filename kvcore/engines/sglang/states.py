@@ -6,6 +6,7 @@ Source: SGLang 0.5.23, srt/configs/mamba_utils.py and the configurations that us
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from kvcore.engines.sglang.settings import SSM_DTYPES, SglangSettings
 from kvcore.errors import EngineError
@@ -50,7 +51,8 @@ def _split(part: StatePart, state: State, settings: SglangSettings, element: int
 
 def _channels(state: State, channels: int, ranks: int) -> int:
     """Convolution channels, with a group of B and C for every rank where the groups do not divide."""
-    heads, head_dim, size = next(part.shape for part in state.parts if part.name == "state")
-    inner = heads * head_dim
+    # A GGUF file states heads × head_dim as one number.
+    *heads, size = next(part.shape for part in state.parts if part.name == "state")
+    inner = prod(heads)
     groups = (channels - inner) // (2 * size)
     return channels if groups % ranks == 0 else inner + 2 * ranks * size

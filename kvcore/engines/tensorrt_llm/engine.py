@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
 
-from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.deployment import Request
+from kvcore.engines.base import Capacity, Group, Layout
 from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, resolve_dtype, stage_pools
 from kvcore.engines.tensorrt_llm.settings import OPTIONS, VERSION, TensorRtLlmSettings, make_settings
 from kvcore.errors import EngineError
@@ -23,9 +22,9 @@ class TensorRtLlm:
     versions = f"TensorRT-LLM {VERSION} (public documentation and sources), pytorch backend; tensorrt backend from 0.8"
     options = OPTIONS
 
-    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> TensorRtLlmSettings:
-        """See Engine.settings; `max_model_len` defaults to the model's own limit."""
-        return make_settings(model, common, values)
+    def settings(self, model: Model, asked: Request) -> TensorRtLlmSettings:
+        """See Engine.settings; the longest request is the model's own limit unless said."""
+        return make_settings(model, asked)
 
     def layout(self, model: Model, settings: TensorRtLlmSettings) -> Layout:
         """What one request of max_seq_len tokens claims on the fullest rank; EngineError for what is refused."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from kvcore.engines.base import Common, Option, check_whole
+from kvcore.deployment import Request
+from kvcore.engines.base import Option, check_whole, longest_request, own_values
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.units import MAX_TOKENS, check_tokens, parse_tokens
@@ -25,11 +24,11 @@ OPTIONS = (
     Option(flag="--tokens-per-block", field="tokens_per_block", kind="integer", help="tokens a block"),
     Option(flag="--max-tokens", field="max_tokens", kind="integer", help="most tokens in a pool"),
     Option(flag="--free-gpu-memory-fraction", field="free_gpu_memory_fraction", kind="fraction",
-           help="share of the free memory for the cache"),
+           help="share of the free memory for the cache", means="utilization"),
     Option(flag="--max-attention-window", field="max_attention_window", kind="text",
            help="windows of the layers, a pattern that repeats: 128,131072"),
     Option(flag="--enable-attention-dp", field="enable_attention_dp", kind="switch",
-           help="attention data-parallel inside the tensor-parallel ranks"),
+           help="attention data-parallel inside the tensor-parallel ranks", means="dp_attention"),
 )  # fmt: skip
 
 
@@ -75,24 +74,29 @@ class TensorRtLlmSettings:
         return tuple(min(window, self.max_seq_len) for window in self.max_attention_window) or (self.max_seq_len,)
 
 
-def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> TensorRtLlmSettings:
-    """Settings for a request; EngineError for a value, a platform or a version that is not followed."""
-    if common.platform != "cuda":
-        raise EngineError(f"tensorrt-llm: it does not run on {common.platform}")
-    if common.dcp != 1:
+def make_settings(model: Model, asked: Request) -> TensorRtLlmSettings:
+    """Settings for a request; EngineError for a value, a platform or a version that is not followed.
+
+    Where attention is data-parallel, all GPUs count as tensor-parallel ranks, and a request counts replicas.
+    """
+    if asked.platform != "cuda":
+        raise EngineError(f"tensorrt-llm: it does not run on {asked.platform}")
+    if asked.dp_attention and asked.tp > 1:
+        raise EngineError(
+            f"tensorrt-llm: attention is data-parallel over all ranks or none: tp {asked.tp} beside it cannot be"
+        )
+    if asked.dcp != 1:
         raise EngineError("tensorrt-llm: it has no decode context parallel")
-    length = common.max_model_len if common.max_model_len is not None else model.context_limit
-    if length is None:
-        raise EngineError("tensorrt-llm: the model states no longest context; say --max-model-len")
-    chosen = {name: value for name, value in values.items() if value is not None}
+    length = longest_request("tensorrt-llm", model, asked)
+    chosen = own_values("tensorrt-llm", OPTIONS, asked)
     if isinstance(chosen.get("max_attention_window"), str):
         chosen["max_attention_window"] = _windows(chosen["max_attention_window"])
     return TensorRtLlmSettings(
         max_seq_len=length,
-        dtype=common.kv_dtype,
-        tp_size=common.tp,
-        pp_size=common.pp,
-        version=check_version(common.version or VERSION),
+        dtype=asked.kv_dtype,
+        tp_size=asked.tp * asked.dp if asked.dp_attention else asked.tp,
+        pp_size=asked.pp,
+        version=check_version(asked.engine_version or VERSION),
         **chosen,
     )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
-from kvcore.engines.base import Capacity, Common, Group, Layout
+from kvcore.deployment import Request
+from kvcore.engines.base import Capacity, Group, Layout
 from kvcore.engines.transformers.layers import OWN_CODE, Held, held_layers, layer_bytes, request_bytes
 from kvcore.engines.transformers.settings import OPTIONS, VERSION, TransformersSettings, make_settings
 from kvcore.errors import EngineError
@@ -25,9 +25,9 @@ class Transformers:
     versions = f"transformers {VERSION}; sizes of quantized caches from optimum-quanto 0.2.7 and hqq 0.2.8"
     options = OPTIONS
 
-    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> TransformersSettings:
-        """See Engine.settings; `max_model_len` defaults to the model's own limit."""
-        return make_settings(model, common, values)
+    def settings(self, model: Model, asked: Request) -> TransformersSettings:
+        """See Engine.settings; the longest request is the model's own limit unless said."""
+        return make_settings(model, asked)
 
     def layout(self, model: Model, settings: TransformersSettings) -> Layout:
         """What one request of max_length tokens holds; `fixed_bytes` are counters and scales, once for a batch."""

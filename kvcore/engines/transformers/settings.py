@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from kvcore.engines.base import Common, Option, check_whole
+from kvcore.deployment import Request
+from kvcore.engines.base import Option, check_whole, longest_request, own_values
 from kvcore.errors import EngineError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
@@ -82,19 +81,16 @@ class TransformersSettings:
         return _DTYPES[name]
 
 
-def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> TransformersSettings:
+def make_settings(model: Model, asked: Request) -> TransformersSettings:
     """Settings for a request; EngineError for a value or version that is not followed, or for parallelism."""
     for name in ("tp", "pp", "dcp"):
-        if getattr(common, name) != 1:
-            raise EngineError(f"transformers: {name} {getattr(common, name)}: its cache is not split over ranks")
-    length = common.max_model_len if common.max_model_len is not None else model.context_limit
-    if length is None:
-        raise EngineError("transformers: the model states no longest context; say --max-model-len")
+        if getattr(asked, name) != 1:
+            raise EngineError(f"transformers: {name} {getattr(asked, name)}: its cache is not split over ranks")
     return TransformersSettings(
-        max_length=length,
-        dtype=common.kv_dtype,
-        version=check_version(common.version or VERSION),
-        **{name: value for name, value in values.items() if value is not None},
+        max_length=longest_request("transformers", model, asked),
+        dtype=asked.kv_dtype,
+        version=check_version(asked.engine_version or VERSION),
+        **own_values("transformers", OPTIONS, asked),
     )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
-from kvcore.engines.base import Capacity, Common, Group, Layout, split_layers
+from kvcore.deployment import Request
+from kvcore.engines.base import Capacity, Group, Layout, split_layers
 from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
 from kvcore.engines.vllm.packed import counted_blocks, is_packed, is_slotted, packed_groups, slotted_bytes
@@ -35,9 +34,9 @@ class Vllm:
     versions = f"vLLM {VERSION}; on CPU 0.32; windows, DeepSeek-V4's blocks and log lines as in the release asked for"
     options = OPTIONS
 
-    def settings(self, model: Model, common: Common, values: Mapping[str, Any]) -> VllmSettings:
-        """See Engine.settings; `max_model_len` defaults to the model's own limit."""
-        return make_settings(model, common, values)
+    def settings(self, model: Model, asked: Request) -> VllmSettings:
+        """See Engine.settings; the longest request is the model's own limit unless said."""
+        return make_settings(model, asked)
 
     def layout(self, model: Model, settings: VllmSettings) -> Layout:
         """How one request of max_model_len tokens is stored on the fullest rank; EngineError for what is refused."""

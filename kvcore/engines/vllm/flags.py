@@ -2,71 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from kvcore.engines.base import Common, Option
+from kvcore.deployment import Request
+from kvcore.engines.base import Option, longest_request, own_values
 from kvcore.engines.vllm.settings import VERSION, VllmSettings, release
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
+from kvcore.ranks.parts import prediction_head
 
 OPTIONS = (
     Option(flag="--block-size", field="block_size", kind="integer", help="tokens a block"),
-    Option(flag="--max-num-batched-tokens", field="max_num_batched_tokens", kind="integer", help="tokens a step"),
-    Option(flag="--no-prefix-caching", field="no_prefix_caching", kind="switch", help="keep no blocks of past prompts"),
+    Option(
+        flag="--max-num-batched-tokens",
+        field="max_num_batched_tokens",
+        kind="integer",
+        help="tokens a step",
+        means="max_num_batched_tokens",
+    ),
+    Option(
+        flag="--no-prefix-caching",
+        field="no_prefix_caching",
+        kind="switch",
+        help="keep no blocks of past prompts",
+        means="prefix_caching",
+        says=False,
+        turns_off="enable_prefix_caching",
+    ),
     Option(
         flag="--disable-hybrid-kv-cache-manager",
         field="disable_hybrid_kv_cache_manager",
         kind="switch",
         help="give windows beside full attention blocks for every token",
     ),
-    Option(flag="--no-async-scheduling", field="no_async_scheduling", kind="switch", help="one batch in flight"),
-    Option(flag="--num-speculative-tokens", field="num_speculative_tokens", kind="integer", help="proposed tokens"),
+    Option(
+        flag="--no-async-scheduling",
+        field="no_async_scheduling",
+        kind="switch",
+        help="one batch in flight",
+        turns_off="async_scheduling",
+    ),
+    Option(
+        flag="--num-speculative-tokens",
+        field="num_speculative_tokens",
+        kind="integer",
+        help="proposed tokens",
+        means="speculative_tokens",
+    ),
     Option(flag="--mtp-layers", field="mtp_layers", kind="integer", help="layers of a multi-token-prediction head"),
     Option(
         flag="--cpu-without-avx512-bf16",
         field="cpu_without_avx512_bf16",
         kind="switch",
         help="a CPU on which recurrent states stay in 16 bits",
+        turns_off="cpu_avx512_bf16",
     ),
     Option(
         flag="--num-gpu-blocks-override", field="num_gpu_blocks_override", kind="integer", help="blocks of the pool"
     ),
 )
-_NEGATIONS = {
-    "no_prefix_caching": "enable_prefix_caching",
-    "no_async_scheduling": "async_scheduling",
-    "cpu_without_avx512_bf16": "cpu_avx512_bf16",
-}
 _OLDEST = (0, 4)
 
 
-def make_settings(model: Model, common: Common, values: Mapping[str, Any]) -> VllmSettings:
+def make_settings(model: Model, asked: Request) -> VllmSettings:
     """Settings of a request for a model; EngineError for a version or a value that cannot be."""
-    length = common.max_model_len if common.max_model_len is not None else model.context_limit
-    if length is None:
-        raise EngineError("vllm: the model states no longest context; say --max-model-len")
-    chosen = {name: value for name, value in values.items() if value is not None and name not in _NEGATIONS}
-    for negation, name in _NEGATIONS.items():
-        if values.get(negation):
-            chosen[name] = False
-    gpu = common.gpu
-    if gpu is not None and common.platform == "cuda":
+    length = longest_request("vllm", model, asked)
+    chosen = own_values("vllm", OPTIONS, asked)
+    if asked.draft is not None and asked.draft.own:
+        chosen = {"mtp_layers": _own_layers(model)} | chosen
+    gpu = asked.gpu
+    if gpu is not None and asked.platform == "cuda":
         chosen["gpu_bytes"] = gpu.memory_bytes
         chosen["compute_capability"] = _capability(gpu.compute_capability)
         # By the name that the driver reports, as vLLM itself does.
         chosen["few_batched_tokens"] = "a100" in gpu.id or gpu.id.startswith(("dgx-spark", "gb10"))
-    version = common.version or (VERSION if common.platform == "cuda" else "0.32.0")
+    version = asked.engine_version or (VERSION if asked.platform == "cuda" else "0.32.0")
     return VllmSettings(
         max_model_len=length,
-        kv_cache_dtype=common.kv_dtype,
-        tensor_parallel_size=common.tp,
-        pipeline_parallel_size=common.pp,
-        decode_context_parallel_size=common.dcp,
-        platform=common.platform,
+        kv_cache_dtype=asked.kv_dtype,
+        tensor_parallel_size=asked.tp,
+        pipeline_parallel_size=asked.pp,
+        decode_context_parallel_size=asked.dcp,
+        platform=asked.platform,
         version=check_version(version),
         **chosen,
     )
+
+
+def _own_layers(model: Model) -> int:
+    """Layers with a cache of the model's own prediction modules."""
+    head = prediction_head(model)
+    return 0 if head is None else sum(any(memory.kind != "none" for memory in layer) for layer in head.layers)
 
 
 def check_version(version: str) -> str:

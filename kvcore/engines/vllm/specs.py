@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import lcm
+from math import lcm, prod
 from typing import Literal, TypeAlias
 
 from kvcore.engines.vllm.settings import VllmSettings
@@ -266,8 +266,9 @@ def _part_bytes(part: StatePart, state: State, tp: int, settings: VllmSettings) 
 
 def _mamba2_channels(state: State, channels: int, tp: int) -> int:
     """Convolution channels, the groups of B and C extended to one a rank where they do not divide."""
-    heads, head_dim, size = next(part.shape for part in state.parts if part.name == "state")
-    inner = heads * head_dim
+    # A GGUF file states heads × head_dim as one number.
+    *heads, size = next(part.shape for part in state.parts if part.name == "state")
+    inner = prod(heads)
     groups = (channels - inner) // (2 * size)
     return channels if groups % tp == 0 else inner + 2 * tp * size
 

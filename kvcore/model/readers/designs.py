@@ -9,19 +9,14 @@ from collections.abc import Callable
 
 from kvcore.errors import ConfigError, UnknownLayoutError
 from kvcore.formats import element_format
-from kvcore.model.dtype import model_dtype
-from kvcore.model.keys import Keys
+from kvcore.model.keys import Keys, model_dtype
 from kvcore.model.memories import State, StatePart
 from kvcore.model.readers.shape import (
     Family,
     read_head_dim,
     read_heads,
 )
-from kvcore.model.weights import (
-    delta_net_parameters,
-    mamba1_parameters,
-    mamba2_parameters,
-)
+from kvcore.model.weights import delta_net_parameters, mamba1_parameters, mamba2_parameters
 
 # A state and the parameters of the layer that keeps it.
 Design = Callable[[Keys, Family, int], tuple[State, int]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.engines.sglang.cells import Cell, Stage
 from kvcore.engines.sglang.cells import stages as sglang_stages
@@ -21,9 +22,8 @@ from kvcore.engines.vllm.specs import Spec, layer_specs
 from kvcore.errors import EngineError
 from kvcore.model.memories import State
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
-from kvcore.plan.rank_weights import LAYER_SPLIT
-from kvcore.plan.speculation import HEAD_ALONE, alone, proposer, speculator
+from kvcore.ranks.speculation import HEAD_ALONE, alone, proposer, speculator
+from kvcore.ranks.weights import LAYER_SPLIT
 from kvcore.size import Term
 
 # What llama.cpp's layout says where nobody counts it.

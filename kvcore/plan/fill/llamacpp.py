@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.engines.llamacpp.caches import make_caches
 from kvcore.engines.llamacpp.devices import HOST
@@ -17,10 +18,8 @@ from kvcore.engines.llamacpp.settings import MAX_SLOTS, LlamaCppSettings, make_c
 from kvcore.engines.ollama import OLLAMA, ONE_SLOT, OllamaSettings, default_batch
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import draft_deployment, llamacpp_context, with_draft
-from kvcore.plan.fill.settings import engine_settings
 from kvcore.size import Term
 
 # Options that say what the slots share.
@@ -86,10 +85,8 @@ class SlotFiller:
     def made(self, context: int, slots: int) -> LlamaCppSettings | OllamaSettings:
         """The settings of a server with so many slots, each with room for `context` tokens."""
         values = {"num_parallel": slots} if self.ollama else {"parallel": slots, "ctx_size": context * slots}
-        found: LlamaCppSettings | OllamaSettings = engine_settings(
-            self.model, self.deployment, context, None if self.fixed else values
-        )
-        return found
+        asked = self.deployment.at(context).unless_stated({} if self.fixed else values)
+        return OLLAMA.settings(self.model, asked) if self.ollama else LLAMACPP.settings(self.model, asked)
 
     def held(self, context: int, slots: int) -> tuple[int, ...]:
         """Bytes of the caches on each GPU that holds any, for so many slots or as the options say."""

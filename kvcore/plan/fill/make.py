@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import Filler
 
 # Where each lives; imported when it is asked for, so that one answer loads one engine.

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.engines.sglang.cells import page_size, stages
 from kvcore.engines.sglang.engine import SGLANG, capacity_terms, stage_request_bytes
 from kvcore.engines.sglang.pools import Need, pool_sizes, request_need, window_too_wide
 from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import draft_deployment, sglang_with_draft, with_draft
-from kvcore.plan.fill.settings import engine_settings
-from kvcore.plan.speculation import speculator
+from kvcore.ranks.speculation import speculator
 from kvcore.size import Term
 
 
@@ -31,12 +30,12 @@ class SglangFiller:
     def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
         self.model = model
         # With a draft SGLang runs so many requests where nobody says (server_args.py).
-        few = {"max_running_requests": 48} if deployment.draft and deployment.max_num_seqs is None else None
-        self.settings: SglangSettings = engine_settings(model, deployment, context, few)
+        few = {"max_running_requests": 48} if deployment.draft and deployment.max_num_seqs is None else {}
+        self.settings: SglangSettings = SGLANG.settings(model, deployment.at(context).unless_stated(few))
         plain = self.stages = stages(model, self.settings)
         self.draft = speculator(model, deployment)
         if self.draft is not None:
-            own = engine_settings(self.draft, draft_deployment(self.draft, deployment), context)
+            own = SGLANG.settings(self.draft, draft_deployment(self.draft, deployment).at(context))
             self.stages = sglang_with_draft(plain, self.draft, self.settings.dcp_size, own)
         self.plain = plain
         self.page = page_size(model, self.settings)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.engines.tensorrt_llm.engine import TENSORRT_LLM
 from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, stage_pools
 from kvcore.engines.tensorrt_llm.settings import TensorRtLlmSettings
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import draft_deployment, with_draft
-from kvcore.plan.fill.settings import engine_settings
-from kvcore.plan.speculation import speculator
+from kvcore.ranks.speculation import speculator
 from kvcore.size import Term
 
 # max_batch_size of trtllm-serve where nobody says: BuildConfig's default (commands/serve.py, builder.py).
@@ -29,7 +28,7 @@ class TensorRtLlmFiller:
 
     def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
         self.model = model
-        self.settings: TensorRtLlmSettings = engine_settings(model, deployment, context)
+        self.settings: TensorRtLlmSettings = TENSORRT_LLM.settings(model, deployment.at(context))
         self.keeps_cache = True
         self.sequences: int | None = deployment.max_num_seqs or MAX_BATCH_SIZE
         self._stages: dict[tuple[int, ...], tuple[tuple[WindowPool, ...], ...]] = {}
@@ -42,7 +41,7 @@ class TensorRtLlmFiller:
     def _draft_token(
         self, draft: Model, deployment: Deployment, context: int, found: tuple[tuple[WindowPool, ...], ...]
     ) -> int:
-        own = stage_pools(draft, engine_settings(draft, draft_deployment(draft, deployment), context))
+        own = stage_pools(draft, TENSORRT_LLM.settings(draft, draft_deployment(draft, deployment).at(context)))
         if any(len(pools) > 1 for pools in (*found, *own)):
             raise EngineError("tensorrt-llm: how windows share the memory with a draft's cache is not followed here")
         return sum(pool.token_bytes for pools in own for pool in pools)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.engines.transformers.engine import TRANSFORMERS
 from kvcore.engines.transformers.layers import held_layers, request_bytes
 from kvcore.engines.transformers.settings import TransformersSettings
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
-from kvcore.plan.fill.settings import engine_settings
 from kvcore.size import Term
 
 
@@ -23,7 +22,7 @@ class TransformersFiller:
 
     def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
         self.model = model
-        self.settings: TransformersSettings = engine_settings(model, deployment, context)
+        self.settings: TransformersSettings = TRANSFORMERS.settings(model, deployment.at(context))
         self.layers = held_layers(model, self.settings)
         self.fixed = sum(count * held.counter_bytes for held, count in self.layers)
         self.keeps_cache = True

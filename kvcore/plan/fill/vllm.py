@@ -6,17 +6,16 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
+from kvcore.deployment import Deployment
 from kvcore.engines.base import Layout
 from kvcore.engines.vllm.engine import VLLM
 from kvcore.engines.vllm.groups import BlockGroup
 from kvcore.engines.vllm.settings import VllmSettings, release
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.plan.deployment import Deployment
 from kvcore.plan.fill.base import NOTHING, Fill
 from kvcore.plan.fill.draft import vllm_groups
-from kvcore.plan.fill.settings import engine_settings
-from kvcore.plan.speculation import speculator
+from kvcore.ranks.speculation import speculator
 from kvcore.size import Term
 from kvcore.units import GIB
 
@@ -47,7 +46,7 @@ class VllmFiller:
 
     def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
         self.model = model
-        self.settings: VllmSettings = engine_settings(model, deployment, context)
+        self.settings: VllmSettings = VLLM.settings(model, deployment.at(context))
         # Groups and pages do not depend on the length, only how many pages of each a request claims.
         self.groups, self.block, self.block_bytes = _planned(model, replace(self.settings, max_model_len=1))
         draft = speculator(model, deployment)

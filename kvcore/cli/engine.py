@@ -1,0 +1,138 @@
+"""`python -m kvcore engine NAME MODEL …`: what a serving engine sets aside, how much fits, and what it logs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from typing import Any
+
+from kvcore.cli.options import add_model_options, engine_values, read_memory, read_ranks, term_as_dict
+from kvcore.deployment import Request, as_options
+from kvcore.engines.base import Capacity, Engine, Layout
+from kvcore.engines.registry import NAMES, engine
+from kvcore.errors import EngineError
+from kvcore.model.model import Model
+from kvcore.units import format_bytes, parse_tokens
+
+
+def add(commands: Any) -> None:
+    """Add the command; each engine's own options are read once it is known which engine is meant."""
+    command = commands.add_parser(
+        "engine",
+        help="what a serving engine sets aside, and what it logs",
+        epilog="The engine's own options keep its own names.",
+    )
+    command.add_argument("engine", help=", ".join(NAMES))
+    command.add_argument("model", help="config.json, folder, .gguf, catalogue id, or - for a config.json on stdin")
+    command.add_argument("--as", dest="variant", help="a counterfactual: mha, gqa:8, mqa, mla, sliding:4096/6, …")
+    command.add_argument("--max-model-len", help="tokens of one request; the model's limit unless said")
+    command.add_argument("--kv-dtype", default="auto", help="cache format; auto is the engine's own rule")
+    for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("dcp", "decode context")):
+        command.add_argument(f"--{name}", default="1", help=f"{what} parallel ranks")
+    command.add_argument("--gpu", help="accelerator id, such as h100-sxm")
+    command.add_argument("--platform", choices=("cuda", "cpu"), default="cuda")
+    command.add_argument("--kv-bytes", help="memory for the cache on each rank, in bytes")
+    command.add_argument("--kv-gib", help="the same in GiB")
+    command.add_argument("--engine-version", help="the version whose rules and log lines are meant")
+    add_model_options(command)
+    command.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from kvcore.hardware.gpus import accelerator
+    from kvcore.sources import files
+    from kvcore.variants.variants import variant
+
+    chosen = engine(options.engine)
+    model = files.load(options.model, hub=options.hub, upper_bound=options.upper_bound, stdin=sys.stdin).model
+    model = model if options.variant is None else variant(model, options.variant)
+    asked = Request(
+        context=None if options.max_model_len is None else parse_tokens(options.max_model_len),
+        kv_dtype=options.kv_dtype,
+        tp=read_ranks(options.tp, "--tp"),
+        pp=read_ranks(options.pp, "--pp"),
+        dcp=read_ranks(options.dcp, "--dcp"),
+        gpu=None if options.gpu is None else accelerator(options.gpu),
+        platform=options.platform,
+        engine_version=options.engine_version,
+        options=as_options(engine_values(chosen, options.unknown)),
+    )
+    settings = chosen.settings(model, asked)
+    layout = chosen.layout(model, settings)
+    memory = read_memory(options.kv_bytes, options.kv_gib)
+    capacity = None if memory is None else chosen.capacity(model, settings, memory)
+    if options.json:
+        print(json.dumps(engine_as_dict(layout, capacity)))
+    else:
+        print(engine_as_text(layout, capacity, *_flags(chosen, model, settings)))
+
+
+def _flags(chosen: Engine, model: Model, settings: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the words that ask for it, notes); no words for a counterfactual, whose weights nobody has."""
+    from kvcore.plan.launch_model import gguf_file, reference, refuse_counterfactual
+
+    try:
+        refuse_counterfactual(model)
+    except EngineError as refusal:
+        return (), (f"No launch command: {refusal}",)
+    loaded, notes = reference(model, chosen.name)
+    words = list(chosen.flags(replace(model, name=loaded), settings))
+    if "--model" in words and (given := gguf_file(model)) is not None:
+        words[words.index("--model") + 1] = given
+    return tuple(words), notes
+
+
+def engine_as_dict(layout: Layout, capacity: Capacity | None) -> dict[str, Any]:
+    """The stable JSON form of an engine's answer; capacity figures are null without memory for the cache."""
+    return {
+        "engine": layout.engine,
+        "engine_version": layout.engine_version,
+        "model": layout.model,
+        "kv_dtype": layout.kv_dtype,
+        "max_model_len": layout.max_model_len,
+        "block_size": layout.block_size,
+        "bytes_per_block": layout.bytes_per_block,
+        "bytes_per_request": layout.bytes_per_request,
+        "blocks_per_request": layout.blocks_per_request,
+        "fixed_bytes": layout.fixed_bytes,
+        "kv_cache_size_tokens": None if capacity is None else capacity.kv_cache_size_tokens,
+        "max_concurrency": None if capacity is None else float(capacity.max_concurrency),
+        "blocks": None if capacity is None else capacity.blocks,
+        "per_rank": True,
+        "groups": [
+            {
+                "kind": group.kind,
+                "layers": group.layers,
+                "block_size": group.block_size,
+                "page_bytes": group.page_bytes,
+                "blocks_per_request": group.blocks_per_request,
+            }
+            for group in layout.groups
+        ],
+        "log_lines": None if capacity is None else list(capacity.log_lines),
+        "terms": [term_as_dict(term) for term in (*layout.terms, *(() if capacity is None else capacity.terms))],
+        "notes": list(layout.notes),
+    }
+
+
+def engine_as_text(
+    layout: Layout, capacity: Capacity | None, flags: tuple[str, ...], notes: tuple[str, ...] = ()
+) -> str:
+    """The same answer as a short table for people; `notes` are about `flags`, which may be none."""
+    import shlex
+
+    rows = [
+        f"{layout.model} in {layout.engine} {layout.engine_version} · {layout.kv_dtype} cache · per rank",
+        f"  {'one request':<16}{format_bytes(layout.bytes_per_request):>12}   {layout.bytes_per_request:,} B for "
+        f"{layout.max_model_len:,} tokens",
+    ]
+    rows += [f"  {term.name}: {term.formula}" for term in layout.terms]
+    if capacity is not None:
+        rows += [f"  {term.name}: {term.formula}" for term in capacity.terms]
+        rows += [f"  log: {line}" for line in capacity.log_lines]
+    rows += [f"  note: {note}" for note in (*layout.notes, *notes)]
+    if flags:
+        rows.append(f"  {shlex.join(flags)}")
+    return "\n".join(rows)

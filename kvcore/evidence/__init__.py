@@ -1,0 +1,1 @@
+"""What was measured or logged elsewhere, and how close the predictions came."""

@@ -1,0 +1,1 @@
+"""Accelerators, the systems they come in, and prices."""

@@ -1,0 +1,203 @@
+"""What an engine divides when it splits a model, and why it refuses a split: one small rule each, in words.
+
+Sources: vLLM 0.33, config/model.py (heads, experts, decode context parallel), model_executor/layers/linear.py
+(KV heads), vocab_parallel_embedding.py, mamba/mamba_mixer2.py, quantization/utils/fp8_utils.py and awq.py (blocks and
+groups); SGLang 0.5.23, server_args.py and model_executor/model_runner.py; TensorRT-LLM 1.4, mapping.py and llmapi.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvcore.deployment import Deployment
+from kvcore.model.memories import Attention, CrossAttention, Latent, State
+from kvcore.model.model import Model
+from kvcore.plan.stored import stored
+from kvcore.ranks.parts import padded
+from kvcore.ranks.weights import dense_ranks, expert_ranks, shared_ranks
+
+# Engines that split matrices; the others give whole layers to each GPU.
+MATRIX_SPLIT = ("vllm", "sglang", "tensorrt-llm")
+# Widths of a feed-forward layer and of an expert, as configurations name them.
+_WIDTHS = ("intermediate_size", "intermediate_size_mlp", "dense_intermediate_size", "ffn_hidden_size", "ffn_dim")
+_EXPERT_WIDTHS = ("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size")
+_SHARED_WIDTHS = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
+# Numbers that share a scale along the side that is split.
+_GROUPS = {"awq": 128, "gptq": 128, "awq8": 128, "gptq8": 128, "int4": 32, "nvfp4": 16}
+
+
+def refusals(model: Model, deployment: Deployment) -> Iterator[str]:
+    """Every reason against the split, the plainest first."""
+    name, tp = deployment.engine, deployment.tp
+    if deployment.engine not in MATRIX_SPLIT:
+        yield from _layer_split(deployment)
+    if deployment.pp > len(model.layers):
+        yield f"{deployment.pp:,} pipeline stages are more than the {len(model.layers):,} layers"
+    yield from _experts(model, deployment)
+    yield from _data_parallel_attention(model, deployment)
+    if name in MATRIX_SPLIT:
+        yield from _heads(model, tp)
+        yield from _states(model, tp)
+        yield from _vocabulary(model, deployment)
+        yield from _widths(model, deployment)
+    yield from _context_parallel(model, deployment)
+
+
+def is_latent(model: Model) -> bool:
+    """Whether every rank needs the whole of what is kept: multi-head latent attention."""
+    return any(isinstance(memory, Latent) for memory, _ in model.groups)
+
+
+def kv_heads(model: Model) -> tuple[int, ...]:
+    """The different numbers of KV heads of the model's layers, fewest first."""
+    return tuple(
+        sorted({memory.num_kv_heads for memory, _ in model.groups if isinstance(memory, Attention | CrossAttention)})
+    )
+
+
+def _layer_split(deployment: Deployment) -> Iterator[str]:
+    name = deployment.engine
+    if deployment.tp > 1 and name != "transformers":
+        stages = deployment.tp * deployment.pp
+        yield f"{name} gives whole layers to each GPU: ask for pp {stages}, not tp {deployment.tp}"
+    if name == "transformers" and deployment.replica_gpus > 1:
+        yield "transformers: its cache is not split over GPUs here; several replicas (dp) are possible"
+    if deployment.expert_parallel:
+        yield f"{name} has no expert parallel"
+    if deployment.dp_attention:
+        yield f"{name} has no data-parallel attention"
+
+
+def _heads(model: Model, tp: int) -> Iterator[str]:
+    heads = model.num_attention_heads
+    if heads and heads % tp:
+        yield f"{heads} attention heads cannot be divided over {tp} ranks"
+    if is_latent(model):
+        return
+    for kv in kv_heads(model):
+        if kv % tp and tp % kv:
+            yield f"{kv} KV heads cannot be divided over {tp} ranks, nor {tp} ranks over {kv} KV heads"
+
+
+def _states(model: Model, tp: int) -> Iterator[str]:
+    for state in (memory for memory, _ in model.groups if isinstance(memory, State)):
+        shapes = {part.name: part.shape for part in state.parts}
+        if "rows" in shapes:
+            continue  # DeepSeek-V4's unfinished groups, of which every rank has a copy.
+        main = shapes.get("state") or shapes.get("convolution") or next(iter(shapes.values()))
+        if len(main) == 3 and main[0] % tp:
+            yield f"{main[0]} heads of {state.design} cannot be divided over {tp} ranks"
+        elif len(main) < 3 and max(main) % tp:
+            yield f"{max(main):,} channels of {state.design} cannot be divided over {tp} ranks"
+        if len(main) != 3 or "convolution" not in shapes:
+            continue
+        groups = (shapes["convolution"][0] - main[0] * main[1]) // (2 * main[2])
+        if state.design == "Mamba 2" and groups > 1 and groups % tp:
+            yield f"{groups} groups of {state.design} cannot be divided over {tp} ranks; only a single group is copied"
+        elif state.design == "Gated delta net" and groups % tp:
+            yield f"{groups} key heads of {state.design} cannot be divided over {tp} ranks"
+
+
+def _vocabulary(model: Model, deployment: Deployment) -> Iterator[str]:
+    """vLLM and SGLang pad it to a multiple of 64, which the ranks then have to divide."""
+    rows = padded(model.vocab_size or 0, 64)
+    if deployment.engine in ("vllm", "sglang") and rows % deployment.tp:
+        yield f"a vocabulary of {rows:,} (padded to a multiple of 64) cannot be divided over {deployment.tp} ranks"
+
+
+def _widths(model: Model, deployment: Deployment) -> Iterator[str]:
+    """Feed-forward and experts: their width is divided, and no scale's block or group may be cut."""
+    unit, what = _unit(model, deployment)
+    marlin = deployment.engine == "vllm" and (deployment.weight_format or model.checkpoint_format) == "mxfp4"
+    for kind, width, ranks in _divided(model, deployment):
+        if marlin and kind == "experts":
+            continue  # Their width is padded.
+        if width % ranks:
+            yield f"{kind} of width {width:,} cannot be divided over {ranks} ranks"
+        elif ranks > 1 and unit > 1 and (width // ranks) % unit:
+            help_ = "; expert parallel keeps experts whole" if kind == "experts" else ""
+            yield f"{kind} of width {width:,} over {ranks} ranks are {width // ranks:,} wide, which cuts {what}{help_}"
+
+
+def _divided(model: Model, deployment: Deployment) -> Iterator[tuple[str, int, int]]:
+    """Kinds of matrices with their width and the ranks over which it is split."""
+    kinds = {part.name for part in model.weights}
+    plain = _stated(model, _WIDTHS)
+    if "feed-forward" in kinds and plain:
+        yield "feed-forward layers", plain, dense_ranks(deployment)
+    if model.experts is None:
+        return
+    width = _stated(model, _EXPERT_WIDTHS) or plain
+    if width and not deployment.expert_parallel:
+        yield "experts", width, expert_ranks(model, deployment)
+    shared = _stated(model, _SHARED_WIDTHS) or width * model.experts.num_shared_experts
+    if shared and "shared experts" in kinds:
+        yield "shared experts", shared, shared_ranks(deployment)
+
+
+def _unit(model: Model, deployment: Deployment) -> tuple[int, str]:
+    """Numbers that may not be separated, and what they are; 1 where there is nothing of the kind or it is not known."""
+    chosen = deployment.weight_format
+    name = chosen or model.checkpoint_format or ""
+    if name == "fp8":
+        # Quantising a 16-bit checkpoint while it is loaded makes one scale a matrix.
+        block = stored(model).block if chosen in (None, model.checkpoint_format) else 0
+        return (block, f"its fp8 blocks of {block}") if block else (1, "")
+    group = _GROUPS.get(name, 1)
+    return group, f"{name}'s groups of {group}"
+
+
+def _stated(model: Model, names: tuple[str, ...]) -> int:
+    """A size from the configuration as it was read; 0 where it is not one number."""
+    for key, text in model.reading.keys_used:
+        if key.rpartition(".")[2] in names and text.isdecimal():
+            return int(text)
+    return 0
+
+
+def _experts(model: Model, deployment: Deployment) -> Iterator[str]:
+    if not deployment.expert_parallel or deployment.engine not in MATRIX_SPLIT:
+        return
+    if model.experts is None:
+        yield "the model has no experts, so expert parallel has nothing to divide"
+        return
+    number, ranks = model.experts.num_experts, expert_ranks(model, deployment)
+    if ranks > number:
+        yield f"{number} experts are fewer than the {ranks} ranks that would share them"
+    elif number % ranks and deployment.engine != "vllm":
+        yield f"{deployment.engine} needs the same number of experts on each rank, and {ranks} do not divide {number}"
+
+
+def _data_parallel_attention(model: Model, deployment: Deployment) -> Iterator[str]:
+    if not deployment.dp_attention or deployment.engine not in MATRIX_SPLIT:
+        return
+    if deployment.engine == "tensorrt-llm" and deployment.tp > 1:
+        ranks = deployment.tp * deployment.dp
+        yield f"tensorrt-llm then has attention whole on every rank: ask for tp 1 and dp {ranks}"
+    if deployment.dp == 1:
+        yield "data-parallel attention needs more than one replica (dp)"
+    elif model.experts is None and (deployment.engine == "vllm" or not is_latent(model)):
+        yield "without experts replicas have nothing to share: data-parallel attention is plain replicas (dp)"
+
+
+def _context_parallel(model: Model, deployment: Deployment) -> Iterator[str]:
+    dcp, tp, name = deployment.dcp, deployment.tp, deployment.engine
+    if dcp == 1:
+        return
+    if name not in ("vllm", "sglang"):
+        yield f"{name} has no decode context parallel"
+        return
+    if tp % dcp:
+        yield f"decode context parallel {dcp} does not divide {tp} tensor-parallel ranks, which it splits into groups"
+        return
+    if is_latent(model):
+        return
+    for kv in kv_heads(model):
+        if tp // kv < dcp:
+            copies = max(1, tp // kv)
+            times = {1: "once", 2: "twice"}.get(copies, f"{copies} times")
+            yield (
+                f"decode context parallel {dcp} needs as many copies of every KV head: {tp} ranks hold each of {kv} "
+                f"{times}, so it may be at most {copies}"
+            )
+            return

@@ -1,0 +1,1 @@
+"""Everything that a user can choose, declared once: field, reader, address, command line."""

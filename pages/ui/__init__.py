@@ -1,0 +1,1 @@
+"""All that knows Streamlit and plotly: what the screens share, and one folder a screen."""
