@@ -8,6 +8,7 @@ from typing import Any
 
 from kvcore.units import GIB, KIB, MIB, format_bytes, format_tokens
 from pages.ui import live_look as look
+from pages.ui.lines import spread
 from pages.ui.live_lanes import Bar, Lane, Lanes
 from pages.ui.live_look import Fill
 from pages.ui.live_plot import Drawn, Plot, Scale, nice_above, span_above, steps
@@ -15,7 +16,6 @@ from pages.ui.live_story import CACHE, MODES, RECOMPUTE, Held, Probe, Side, Stor
 from pages.ui.live_words import limit_words
 from pages.ui.size.words import plural
 from pages.ui.theme import Palette
-from pages.ui.variants.curves import spread
 
 # More marks than this are drawn as medians of neighbours: a browser redraws them four times a second.
 MOST_MARKS = 160
