@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 from kvcore.engines.base import Engine, Option
 from kvcore.errors import UnitError
-from kvcore.size import Term
 from kvcore.units import GIB, check_batch, parse_tokens
 
 
@@ -16,7 +15,8 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are errors of kvcore, so that they reach `--json` too."""
 
     def error(self, message: str) -> NoReturn:
-        raise UnitError(f"{self.prog.removeprefix('python -m kvcore ')}: {message}")
+        command = self.prog.removeprefix("kvcore").strip()
+        raise UnitError(f"{command}: {message}" if command else message)
 
 
 def read_batch(text: str, name: str) -> int:
@@ -31,17 +31,6 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--upper-bound", action="store_true", help="answer a layout that is not understood by a bound")
     command.add_argument("--hub", action="store_true", help="fetch a model that is not in the catalogue from the Hub")
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
-
-
-def term_as_dict(term: Term) -> dict[str, Any]:
-    """A term's stable JSON form."""
-    return {
-        "name": term.name,
-        "formula": term.formula,
-        "value": term.value,
-        "unit": term.unit,
-        "knowledge": term.knowledge,
-    }
 
 
 def engine_values(chosen: Engine, words: list[str]) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from kvcore.errors import UnitError
 from kvcore.formats import KVFormat
 from kvcore.model.memories import Attention, CrossAttention, Memory, State
 from kvcore.model.model import Model
-from kvcore.size import resident_bytes
+from kvcore.sizing import resident_bytes
 
 MAX_RANKS = 4096
 

@@ -14,7 +14,7 @@ from kvcore.engines.registry import engine
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.weight_formats import weight_format
-from kvcore.plan.sweep import LEVERS
+from kvcore.planning.sweep import LEVERS
 from kvcore.scenario.scenario import HOST_GPUS, Scenario, read_query, write_query
 from kvcore.units import GIB, MAX_BATCH, is_whole, parse_bytes, parse_tokens
 

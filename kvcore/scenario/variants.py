@@ -9,7 +9,7 @@ from typing import Any
 from kvcore.errors import UnitError
 from kvcore.formats import kv_format
 from kvcore.model.weight_formats import weight_format
-from kvcore.plan.room import MAX_GPUS
+from kvcore.planning.room import MAX_GPUS
 from kvcore.scenario.scenario import read_query, write_query
 from kvcore.variants.ladder import DEFAULT_DESIGNS, MAX_DESIGNS, SHIPPED, parse_design
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.answers import most_users
-from kvcore.plan.grid import grid
-from kvcore.plan.overheads import total_overheads
-from kvcore.plan.plan import make_plan
-from kvcore.plan.pools import pools
+from kvcore.planning.answers import most_users
+from kvcore.planning.grid import grid
+from kvcore.planning.overheads import total_overheads
+from kvcore.planning.plan import make_plan
+from kvcore.planning.pools import pools
 from kvcore.sources.catalogue import entries, load
 from kvcore.units import GIB, KIB
 
@@ -31,7 +31,7 @@ def plain(**changes: Any) -> Deployment:
 
 
 def test_cells_are_plans(subtests: pytest.Subtests) -> None:
-    for name in NAMES:
+    for name in engine_names():
         for model_id in MODELS:
             with subtests.test(engine=name, model=model_id):
                 model = load(model_id)
@@ -80,9 +80,9 @@ def test_what_is_refused_fits_nowhere() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.6.3", "0.33.0"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", engine_names())
 def test_pools_of_a_context_are_those_of_a_plan_for_it(name: str, version: str) -> None:
-    from kvcore.plan.basis import basis, sizes
+    from kvcore.planning.basis import basis, sizes
 
     model = load(LLAMA)
     deployment = plain(engine=name, engine_version=version if name == "vllm" else None)
@@ -104,14 +104,14 @@ _SPLITS: dict[str, dict[str, int]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "version"), [*((name, None) for name in NAMES), ("vllm", "0.6.3"), ("vllm", "0.10.0")]
+    ("name", "version"), [*((name, None) for name in engine_names()), ("vllm", "0.6.3"), ("vllm", "0.10.0")]
 )
 @pytest.mark.parametrize("model_id", _KINDS)
 def test_pools_between_two_contexts_that_have_equal_ones_are_equal(
     model_id: str, name: str, version: str | None
 ) -> None:
     """Each pool is asked for in the order of a grid, and again for each context alone."""
-    from kvcore.plan.basis import basis, sizes
+    from kvcore.planning.basis import basis, sizes
 
     model = load(model_id)
     deployment = plain(engine=name, engine_version=version, gpu=accelerator("b300"), **_SPLITS[name])
@@ -143,7 +143,7 @@ def test_a_grid_asks_for_overheads_only_where_they_differ(
     monkeypatch: pytest.MonkeyPatch, model_id: str, name: str, most: int
 ) -> None:
     """What an overhead depends on is asked for once: not for each stage, and not for lengths between equal ones."""
-    from kvcore.plan import pool_ranges
+    from kvcore.planning import pool_ranges
 
     asked = 0
 

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from kvcore.hardware.gpus import Accelerator, accelerator
-from kvcore.plan.answers import longest_context, most_users
-from kvcore.plan.ends import Ends
-from kvcore.plan.plan import make_plan
+from kvcore.planning.answers import longest_context, most_users
+from kvcore.planning.plan import make_plan
 from kvcore.sources.catalogue import entries, load
+from kvcore.terms import Range
 from kvcore.units import GIB, KIB
 
 ALL = [entry.model_id for entry in entries()]
-models, engines = st.sampled_from(ALL), st.sampled_from(NAMES)
+models, engines = st.sampled_from(ALL), st.sampled_from(engine_names())
 contexts = st.integers(1, 200_000)
 # Kernels for smaller formats may have larger blocks (64 instead of 16 tokens), so requests of less than one take more.
 whole_blocks = st.integers(1, 200).map(lambda count: 1024 * count)
@@ -40,7 +40,7 @@ def plain(name: str, **changes: Any) -> Deployment:
     return replace(stated, **changes)
 
 
-def held(model_id: str, deployment: Deployment) -> Ends[int]:
+def held(model_id: str, deployment: Deployment) -> Range[int]:
     return most_users(load(model_id), deployment, deployment.context)
 
 
@@ -118,7 +118,7 @@ def test_replicas_hold_as_many_times_as_much(
 
 
 def test_every_engine_answers_or_refuses_with_words(subtests: pytest.Subtests) -> None:
-    for name in NAMES:
+    for name in engine_names():
         for model_id in ALL[::5]:
             with subtests.test(engine=name, model=model_id):
                 plan = make_plan(

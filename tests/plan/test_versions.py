@@ -6,7 +6,7 @@ import pytest
 
 from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.plan import make_plan
+from kvcore.planning.plan import make_plan
 from tests.models import model
 
 QWEN = model("Qwen/Qwen3-0.6B")
@@ -37,7 +37,15 @@ def test_newer_than_known(engine: str, version: str, newest: str) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "version"),
-    [("vllm", None), ("vllm", "0.33.0"), ("vllm", "0.9.2"), ("tensorrt-llm", "1.4.0"), ("sglang", "0.5.3.post1")],
+    [
+        ("vllm", None),
+        ("vllm", "0.33.0"),
+        ("vllm", "0.9.2"),
+        ("tensorrt-llm", "1.4.0"),
+        ("sglang", "0.5.3.post1"),
+        ("llama.cpp", "xllamacpp 2026.10.11549"),
+        ("ollama", "fb307609"),
+    ],
 )
 def test_what_is_known_needs_no_note(engine: str, version: str | None) -> None:
     assert not notes(engine, version)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.deployment import OWN, read_split
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from kvcore.hardware.systems import system, systems
 from kvcore.model import Model
 from kvcore.model.weight_formats import WEIGHT_FORMATS
-from kvcore.plan.pools import has_share
-from kvcore.plan.shards import Shard
+from kvcore.planning.pools import has_share
+from kvcore.planning.shards import Shard
 from kvcore.scenario.concurrency import AUTO
 from kvcore.sources import catalogue
 from pages.ui import scenario, widgets
@@ -45,7 +45,12 @@ def place(model: Model, case: Case) -> None:
         second = st.columns([6.6, 2.2, 1.6], vertical_alignment="bottom")
         with second[0]:
             st.segmented_control(
-                "Engine", NAMES, key="engine", format_func=lambda name: ENGINES[name], required=True, width="stretch"
+                "Engine",
+                engine_names(),
+                key="engine",
+                format_func=lambda name: ENGINES[name],
+                required=True,
+                width="stretch",
             )
         with second[1]:
             st.text_input(

@@ -11,19 +11,19 @@ from typing import Any
 import streamlit as st
 
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import NAMES, engine
+from kvcore.engines.registry import engine, engine_names
 from kvcore.errors import KVCoreError
 from kvcore.hardware.prices import hourly
 from kvcore.model import Model
-from kvcore.plan.basis import basis
-from kvcore.plan.bindings import beside_stated_pool
-from kvcore.plan.ends import Ends
-from kvcore.plan.grid import Grid
-from kvcore.plan.launch import Command, launch
-from kvcore.plan.recommend import Recommendation, recommend
-from kvcore.plan.shards import check
-from kvcore.plan.sweep import sequences
+from kvcore.planning.basis import basis
+from kvcore.planning.bindings import beside_stated_pool
+from kvcore.planning.grid import Grid
+from kvcore.planning.launch import Command, launch
+from kvcore.planning.recommend import Recommendation, recommend
+from kvcore.planning.shards import check
+from kvcore.planning.sweep import sequences
 from kvcore.scenario.concurrency import AUTO
+from kvcore.terms import Range
 from kvcore.units import GIB, MAX_BATCH, MAX_TOKENS, format_bytes, format_tokens
 from pages.ui import state, theme, widgets
 from pages.ui.concurrency import address, grid, words
@@ -83,7 +83,7 @@ def _requests_line(case: Case) -> str:
     return said
 
 
-def _longest(longest: Ends[int]) -> str:
+def _longest(longest: Range[int]) -> str:
     return "any length" if longest.low >= MAX_TOKENS else words.span(longest)
 
 
@@ -293,7 +293,7 @@ def _table(case: Case, found: Grid) -> list[list[str]]:
     ]
 
 
-def _fits(users: int, ends: Ends[int]) -> str:
+def _fits(users: int, ends: Range[int]) -> str:
     return f"{users:,} {words.verdict(users, ends)}"
 
 
@@ -447,7 +447,7 @@ def commands(model: Model, case: Case) -> None:
     """One tab an engine, the plan's own first; a command is made when its tab is opened, and nothing else then."""
     st.subheader("The command that starts it", anchor=False)
     mine = case.deployment.engine
-    names = [mine, *(name for name in NAMES if name != mine)]
+    names = [mine, *(name for name in engine_names() if name != mine)]
     tabs = st.tabs([ENGINES[name] for name in names], key=f"launch_{mine}", on_change="rerun")
     for tab, name in zip(tabs, names, strict=True):
         if not tab.open:

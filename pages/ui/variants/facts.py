@@ -9,7 +9,7 @@ import streamlit as st
 from kvcore.engines.reserve import stored_by
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Attention, CrossAttention, Indexer, Latent, Model
-from kvcore.plan.room import Room, gpus_for, room
+from kvcore.planning.room import Room, gpus_for, room
 from kvcore.ranks.memories import on_rank
 from kvcore.scenario.scenario import HOST_GPUS, Scenario
 from kvcore.scenario.variants import VariantOptions
