@@ -89,7 +89,7 @@ def answers(model: Model) -> Iterator[tuple[str, str]]:
         ("rtx-4090", {"pp": 2, "engine": "llama.cpp"}),
         ("mi300x", {"tp": 2, "weight_format": "fp8"}),
     ):
-        deployment = Deployment(gpu=accelerator(gpu), context=16_384, **chosen)
+        deployment = Deployment(**({"engine": "vllm"} | chosen), gpu=accelerator(gpu), context=16_384)
         yield f"plan {gpu}", answer(model, lambda d=deployment: replace(make_plan(model, d), model=None))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,10 +24,11 @@ from kvcore.units import GIB
 from pages.ui import theme
 from pages.ui.concurrency import address, curves, examples, levers, memory, sweep_chart, words
 from pages.ui.concurrency import grid as plan_grid
+from tests.models import every_model, one_of_each_kind
 from tests.pages.rendered import html_bodies
 from tests.pages.rendered import rendered as read
+from tests.pages.screens import open_screen
 
-APP = str(Path(__file__).parents[2] / "app.py")
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 # A pool that nobody estimates: what follows from it is arithmetic.
 STATED = {"have": "51 GiB"}
@@ -35,13 +36,7 @@ STATED = {"have": "51 GiB"}
 
 def open_page(**query: str) -> AppTest:
     """The Concurrency screen at an address, after a run without an exception."""
-    at = AppTest.from_file(APP, default_timeout=60)
-    at.run()
-    at.switch_page("pages/concurrency.py")
-    rerun(at)
-    for name, value in query.items():
-        at.query_params[name] = value
-    return rerun(at)
+    return open_screen("concurrency", **query)
 
 
 def rerun(at: AppTest) -> AppTest:
@@ -297,18 +292,17 @@ def test_who_proposes_tokens_is_chosen_and_travels() -> None:
     assert open_page(spec="0").selectbox(key="plan_draft").disabled
 
 
-def test_models_of_every_kind_have_an_answer() -> None:
+@pytest.mark.parametrize("models", [one_of_each_kind, pytest.param(every_model, marks=pytest.mark.slow)])
+def test_every_catalogued_model_has_an_answer(models: Callable[[], tuple[str, ...]], subtests: pytest.Subtests) -> None:
     at = open_page()
-    # Every fifth of the list, which is sorted by who made them, and those that remember otherwise.
-    listed = [entry.model_id for entry in catalogue.entries()]
-    chosen = [*listed[::7], "deepseek-ai/DeepSeek-V4-Flash", "openai/whisper-large-v3", "state-spaces/mamba-2.8b-hf"]
-    for model_id in chosen:
-        at.selectbox(key="model").set_value(model_id)
-        rerun(at)
-        assert len(numbers(at)) == 4, model_id
-        said = " ".join([title(at), subheaders(at), captions(at), *numbers(at)])
-        wrong = re.search(r"\bnan\b|\binf\b|None|\b1 (requests|users|tokens|GPUs)\b", said)
-        assert wrong is None, (model_id, wrong, said[max(0, wrong.start() - 60) : wrong.end() + 60])
+    for model_id in models():
+        with subtests.test(model=model_id):
+            at.selectbox(key="model").set_value(model_id)
+            rerun(at)
+            assert len(numbers(at)) == 4
+            said = " ".join([title(at), subheaders(at), captions(at), *numbers(at)])
+            wrong = re.search(r"\bnan\b|\binf\b|None|\b1 (requests|users|tokens|GPUs)\b", said)
+            assert wrong is None, said[max(0, wrong.start() - 60) : wrong.end() + 60]
 
 
 def test_the_machine_is_the_same_on_every_screen() -> None:

@@ -7,7 +7,6 @@ import re
 import string
 from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +22,8 @@ from pages.ui import lines, models, theme
 from pages.ui.text import MAX_NAME, in_chart, plain, tidy_name
 from pages.ui.variants import lower
 from tests.pages.rendered import html_bodies, rendered, resolved, unescaped
+from tests.pages.screens import open_screen
 
-APP = str(Path(__file__).parents[2] / "app.py")
 SCREENS = ("size", "variants", "concurrency", "accuracy")
 # The first fits into what the shortest message quotes of a value; both hold the word by which they are found.
 IMAGE = "![evil](//evil.org)"
@@ -56,18 +55,8 @@ def run(at: AppTest) -> AppTest:
 
 
 def open_page(screen: str = "size", **query: str) -> AppTest:
-    """A screen at an address, after a run without an exception; its parameters are read on the screen itself too."""
-    at = AppTest.from_file(APP, default_timeout=60)
-    for name, value in query.items():
-        at.query_params[name] = value
-    run(at)
-    if screen != "size":
-        at.switch_page(f"pages/{screen}.py")
-        run(at)
-        for name, value in query.items():
-            at.query_params[name] = value
-        run(at)
-    return at
+    """A screen at an address, after a run without an exception."""
+    return open_screen(screen, **query)
 
 
 def nodes(block: Block) -> Iterator[Node]:
