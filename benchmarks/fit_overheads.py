@@ -16,11 +16,6 @@ from math import hypot
 from statistics import median
 from typing import Any
 
-from kvcore.planning.overhead_fit import PRIOR, Case, cross_validate, fit
-from kvcore.planning.overhead_rule import SPREAD, Coefficients, Fit, ends_gib, parts_gib
-from kvcore.planning.overhead_shape import profile
-from kvcore.planning.overhead_tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower
-
 from benchmarks.overhead_fit import Case, cross_validate, fit
 from kvcore.deployment import Deployment
 from kvcore.engines.releases import release
