@@ -896,7 +896,7 @@ def test_the_timeline_is_to_scale() -> None:
     progress = told(new_tokens=5)
     drawn = charts.timeline(progress, theme.LIGHT)
     assert drawn is not None
-    widths = [float(one) for one in re.findall(r"width:([\d.]+)%", drawn.html.partition("</style>")[2])]
+    widths = [float(one) for one in re.findall(r"width:([\d.]+)%", drawn.html)]
     span = plot.span_above(progress.cache.seconds)
     wanted = [progress.cache.prefill.seconds, *(one.seconds for one in progress.cache.tokens)]  # type: ignore[union-attr]
     assert widths == pytest.approx([100 * one / span for one in wanted], abs=0.01)
