@@ -16,11 +16,11 @@ from math import hypot
 from statistics import median
 from typing import Any
 
-from benchmarks.overhead_fit import Case, cross_validate, fit
+from benchmarks.overhead_fit import PRIOR, Case, cross_validate, fit
 from kvcore.deployment import Deployment
 from kvcore.engines.releases import release
 from kvcore.engines.vllm import VLLM
-from kvcore.engines.vllm.memory import GRAPHS_DEDUCTED, SPREAD, Fit, ends_gib, parts_gib, profile
+from kvcore.engines.vllm.memory import GRAPHS_DEDUCTED, SPREAD, Coefficients, Fit, ends_gib, parts_gib, profile
 from kvcore.engines.vllm.tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Model, model_from_config, parse_config
