@@ -445,7 +445,7 @@ def pool(
     """
     utilization = default_utilization(version) if utilization is None else utilization
     if not 0 < utilization <= 1:
-        raise EngineError(f"vllm: gpu_memory_utilization {utilization} is not within 0 … 1")
+        raise EngineError(f"gpu_memory_utilization {utilization} is not within 0 … 1", engine="vllm")
     share = ceil(total_bytes * utilization)
     graphs = cuda_graph_bytes if release(check_version(version)) >= GRAPHS_DEDUCTED else 0
     left = share - weights_bytes - non_torch_bytes - activation_peak_bytes - graphs
@@ -459,7 +459,7 @@ def pool(
         terms.append(Term(name="CUDA graphs", formula=f"− {graphs:,} B, estimated", value=graphs, unit="B"))
     if left <= 0:
         raise EngineError(
-            "vllm: no available memory for the cache blocks; raise gpu_memory_utilization or use more GPUs"
+            "no available memory for the cache blocks; raise gpu_memory_utilization or use more GPUs", engine="vllm"
         )
     terms.append(Term(name="left for the cache", formula=f"{left:,} B", value=left, unit="B"))
     return CacheMemory(kv_bytes=left, terms=tuple(terms))
