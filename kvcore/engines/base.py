@@ -10,103 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from kvcore.deployment import Deployment, Request
+from kvcore.engines.command import Command
+from kvcore.engines.layout import Capacity, Layout
 from kvcore.engines.log import NO_LOG, LogRules
+from kvcore.engines.overheads import Overheads
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import WeightFormat
 from kvcore.ranks import splits
 from kvcore.ranks.rules import Ranked, RankRules, Ways
+from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Term
-
-if TYPE_CHECKING:
-    from kvcore.deployment import Deployment
-    from kvcore.engines.command import Command
-    from kvcore.engines.overheads import Overheads
-    from kvcore.ranks.weights import RankWeights
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Layers that share one table of blocks (or one buffer), on one rank, of one kind or of several.
-
-    `page_bytes` is one layer's page after padding; `blocks_per_request` None where the engine has no blocks.
-    """
-
-    kinds: tuple[str, ...]
-    layers: int
-    page_bytes: int
-    block_size: int | None = None
-    blocks_per_request: int | None = None
-
-    @property
-    def kind(self) -> str:
-        """All its kinds as one word."""
-        return "+".join(self.kinds)
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A sentence about a layout. `kind` is `rules` where it says whose rules were followed.
-
-    `with_draft` stands in its place where the cache of a draft is counted beside the model's: "" for nothing, None
-    for the same sentence.
-    """
-
-    text: str
-    kind: Literal["", "rules"] = ""
-    with_draft: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """How one request of `max_model_len` tokens is stored on the fullest rank, in bytes of that rank.
-
-    `bytes_per_block` is one block of the pool that all groups draw from; None, like the other block figures, where
-    the engine has no blocks. `fixed_bytes` are set aside once, whatever the number of requests. `remarks` are for
-    people; `habits` say what the engine does with all layers of a kind that the model has.
-    """
-
-    engine: str
-    engine_version: str
-    model: str
-    kv_dtype: str
-    max_model_len: int
-    bytes_per_request: int
-    block_size: int | None = None
-    bytes_per_block: int | None = None
-    blocks_per_request: int | None = None
-    fixed_bytes: int = 0
-    groups: tuple[Group, ...] = ()
-    terms: tuple[Term, ...] = ()
-    remarks: tuple[Note, ...] = ()
-    habits: tuple[str, ...] = ()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The remarks as sentences."""
-        return tuple(note.text for note in self.remarks)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
-    """What fits in a given memory on each rank, and the lines that the engine prints about it.
-
-    `max_concurrency` counts requests of the layout's length and is exact; `blocks` None where there are none. `starts`
-    says whether the engine starts with so little; the term with the id `shortfall` has the bytes that lack, where they
-    are known.
-    """
-
-    kv_bytes: int
-    kv_cache_size_tokens: int
-    max_concurrency: Fraction
-    starts: bool = True
-    blocks: int | None = None
-    log_lines: tuple[str, ...] = ()
-    terms: tuple[Term, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,25 +55,29 @@ class CachePool(Protocol):
     so that one request less fits than the memory would hold; "" for nothing.
     """
 
-    sequences: int | None
     sequences_name: str
-    keeps_cache: bool
-    held_back: str
+    sequences: int | None = None
+    keeps_cache: bool = True
+    held_back: str = ""
 
     def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
         """What the pools of the stages hold in requests of `context` tokens; EngineError for what is refused."""
 
     def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
         """The `requests` of `fill` alone, for many contexts; EngineError for what is refused."""
+        return self.fill(context, kv_bytes).requests
 
     def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
         """Whether one replica holds so many, whatever its number of sequences; EngineError for what is refused."""
+        return self.count(context, kv_bytes) >= requests
 
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """What one request takes on a GPU of each stage."""
 
     def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
         """The stage that runs out first."""
+        sizes = self.request_bytes(context)
+        return min(range(len(sizes)), key=lambda stage: Fraction(kv_bytes[stage], max(1, sizes[stage])))
 
     def layout(self, context: int, requests: int) -> Layout:
         """How one request is stored where the engine is started for so many; EngineError for what is refused."""

@@ -14,15 +14,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from kvcore.engines.layout import Layout
 from kvcore.errors import EngineError
+from kvcore.model.model import Model
+from kvcore.terms import Term
 from kvcore.units import GIB, KIB, MIB, TIB
-
-if TYPE_CHECKING:
-    from kvcore.engines.base import Layout
-    from kvcore.model.model import Model
-    from kvcore.terms import Term
 
 Kind = Literal["count", "number", "amount", "text", "switch"]
 # Building blocks of patterns: a whole number, one with a fraction, a unit of bytes.

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from kvcore.deployment import Deployment
 from kvcore.model.memories import Indexer, Latent
 from kvcore.model.model import Model
 from kvcore.terms import Range
 from kvcore.units import GIB
-
-if TYPE_CHECKING:
-    from kvcore.deployment import Deployment
 
 # GiB of what nvidia-smi reports and CUDA does not give (data/overheads.json), of a CUDA context, and of what ranks take
 # to talk.

@@ -10,8 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import Capacity, Engine, Layout
+from kvcore.engines.base import Engine
 from kvcore.engines.command import Command
+from kvcore.engines.layout import Capacity, Layout
 from kvcore.engines.registry import engine, engine_names, refuse_launch
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import Accelerator, accelerator

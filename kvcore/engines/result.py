@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvcore.engines.base import Engine, Group
+from kvcore.engines.base import Engine
+from kvcore.engines.layout import Group
 from kvcore.model.model import Model
 from kvcore.records import Record, table
 from kvcore.terms import Term

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from kvcore.deployment import Request, as_options
-from kvcore.engines.base import Capacity
+from kvcore.engines.layout import Capacity
 from kvcore.engines.registry import engine
 from kvcore.logs.predict import longest_that_fits
 from kvcore.model import Model, model_from_config

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from kvcore.deployment import Request, as_options
-from kvcore.engines.base import Capacity, Engine, Layout
+from kvcore.engines.base import Engine
+from kvcore.engines.layout import Capacity, Layout
 from kvcore.engines.log import Amount, LogReading
 from kvcore.engines.registry import engine
 from kvcore.logs.reading import read_log

@@ -7,7 +7,8 @@ from fractions import Fraction
 from typing import Literal
 
 from kvcore.deployment import Deployment
-from kvcore.engines.base import Fill, Layout
+from kvcore.engines.base import Fill
+from kvcore.engines.layout import Layout
 from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, UnitError
 from kvcore.model.model import Model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from kvcore.deployment import Deployment
-from kvcore.engines.base import Layout
+from kvcore.engines.layout import Layout
 from kvcore.engines.registry import engine
 from kvcore.model.model import Model
 from kvcore.planning.basis import basis

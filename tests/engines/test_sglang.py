@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.deployment import Request, as_options
-from kvcore.engines.base import Capacity, Layout
+from kvcore.engines.layout import Capacity, Layout
 from kvcore.engines.sglang import SGLANG, SglangSettings
 from kvcore.engines.sglang.cells import page_size, split_stages
 from kvcore.engines.sglang.memory import budget, mem_fraction_static, reserved_mib

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.deployment import Request, as_options
-from kvcore.engines.base import Capacity, Layout
+from kvcore.engines.layout import Capacity, Layout
 from kvcore.engines.tensorrt_llm import TENSORRT_LLM, TensorRtLlmSettings
 from kvcore.engines.tensorrt_llm.pools import split_stages
 from kvcore.errors import EngineError, UnitError

@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
 from kvcore.deployment import Request, as_options
-from kvcore.engines.base import Capacity, Layout
+from kvcore.engines.layout import Capacity, Layout
 from kvcore.engines.transformers import TRANSFORMERS, TransformersSettings
 from kvcore.engines.transformers.layers import OWN_CODE, quantized_bytes
 from kvcore.errors import EngineError

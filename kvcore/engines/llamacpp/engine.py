@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import Capacity, Engine, Group, Layout, Note
+from kvcore.engines.base import Engine
 from kvcore.engines.command import Command
+from kvcore.engines.layout import Capacity, Group, Layout, Note
 from kvcore.engines.llamacpp.caches import Cache, device_rates, make_caches
 from kvcore.engines.llamacpp.devices import HOST, layer_devices
 from kvcore.engines.llamacpp.launch import launch, room_for
@@ -32,15 +33,13 @@ from kvcore.engines.overheads import AddedOverheads, added
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.ranks.rules import RankRules
+from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Term
 
 _HABITS = (
     ("sliding", "Windows of all slots and one micro-batch have cells, in whole 256s."),
     ("state", "States are kept in 32 bits, for every slot."),
 )
-if TYPE_CHECKING:
-    from kvcore.deployment import Deployment
-    from kvcore.ranks.weights import RankWeights
 
 
 class LlamaCpp(Engine):

@@ -1,8 +1,6 @@
-"""`llama-server` and Ollama for a deployment (options: llama.cpp, common/arg.cpp; Ollama, envconfig and Modelfile)."""
+"""`llama-server` for a deployment (options: llama.cpp, common/arg.cpp)."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from kvcore.deployment import Deployment, Draft
 from kvcore.engines.command import Command, gguf_file, model_reference, other_weights, stem, stored_format
@@ -10,16 +8,12 @@ from kvcore.engines.llamacpp.settings import FIXED, MAX_SLOTS, OPTIONS, LlamaCpp
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import weight_format
 
-if TYPE_CHECKING:
-    from kvcore.engines.ollama.engine import OllamaSettings
-
-OLLAMA_NAME = "kv-plan"
-_HEAD_IN_FILE = "The GGUF file has to hold the prediction layers; some leave them out."
+HEAD_IN_FILE = "The GGUF file has to hold the prediction layers; some leave them out."
 
 
 def launch(model: Model, deployment: Deployment, settings: LlamaCppSettings) -> Command:
     """`llama-server` with what differs from its defaults; layers are divided over all GPUs that it sees."""
-    path, about = _gguf(model, deployment)
+    path, about = gguf_reference(model, deployment)
     drafted, proposed = ([], ()) if deployment.draft is None else _drafted(deployment.draft)
     words = ["llama-server", "--model", path, "--ctx-size", str(settings.ctx_size), *_options(deployment, settings)]
     if deployment.speculative_tokens and not settings.spec_draft_n_max:
@@ -29,7 +23,7 @@ def launch(model: Model, deployment: Deployment, settings: LlamaCppSettings) -> 
     words += drafted
     if not deployment.prefix_caching:
         words.append("--no-cache-prompt")
-    notes = [*about, *proposed, *_pool_notes(deployment, "llama.cpp")]
+    notes = [*about, *proposed, *pool_notes(deployment, "llama.cpp")]
     if deployment.pp > 1:
         notes.append(f"Layers are divided over the {deployment.pp} GPUs that CUDA_VISIBLE_DEVICES leaves.")
     return Command(words=tuple(words), notes=tuple(notes))
@@ -61,7 +55,7 @@ def _options(deployment: Deployment, settings: LlamaCppSettings) -> list[str]:
 def _drafted(draft: Draft) -> tuple[list[str], tuple[str, ...]]:
     """The file's own prediction layers, or a model that proposes."""
     if draft.own:
-        return ["--spec-type", "draft-mtp"], (_HEAD_IN_FILE,)
+        return ["--spec-type", "draft-mtp"], (HEAD_IN_FILE,)
     if (given := gguf_file(draft.model)) is not None and draft.weight_format is None:
         return ["--spec-type", "draft-simple", "--model-draft", given], ()
     name = stem(draft.name)
@@ -73,36 +67,7 @@ def _drafted(draft: Draft) -> tuple[list[str], tuple[str, ...]]:
     return ["--spec-type", "draft-simple", "--model-draft", path], (note,)
 
 
-def launch_ollama(model: Model, deployment: Deployment, settings: OllamaSettings) -> Command:
-    """Ollama's environment and server, and a Modelfile with what is set a model: context, batch, layers on GPUs."""
-    path, about = _gguf(model, deployment)
-    server = settings.server
-    words = [f"OLLAMA_CONTEXT_LENGTH={settings.num_ctx}", f"OLLAMA_NUM_PARALLEL={settings.num_parallel}"]
-    if server.cache_type_k != "f16":
-        words.append(f"OLLAMA_KV_CACHE_TYPE={server.cache_type_k}")
-    if server.flash_attn != "auto":
-        words.append(f"OLLAMA_FLASH_ATTENTION={int(server.flash_attn == 'on')}")
-    words += ["ollama", "serve"]
-    lines = [f"FROM {path}", f"PARAMETER num_ctx {settings.num_ctx}"]
-    if not settings.num_batch_is_default:
-        lines.append(f"PARAMETER num_batch {server.batch_size}")
-    elif deployment.max_num_batched_tokens:
-        lines.append(f"PARAMETER num_batch {deployment.max_num_batched_tokens}")
-    if server.n_gpu_layers is not None:
-        lines.append(f"PARAMETER num_gpu {server.n_gpu_layers}")
-    notes = [*about, "The second and third line go to another terminal.", *_pool_notes(deployment, "Ollama")]
-    if ahead := deployment.speculative_tokens:
-        if deployment.draft is not None and deployment.draft.own:
-            lines.append(f"PARAMETER draft_num_predict {ahead}")
-            notes.append(_HEAD_IN_FILE)
-        else:
-            notes.append(f"Ollama proposes nothing from the prompt: the {ahead} tokens ahead are not asked for.")
-    after = (("ollama", "create", OLLAMA_NAME, "-f", "Modelfile"), ("ollama", "run", OLLAMA_NAME))
-    files = (("Modelfile", "\n".join(lines) + "\n"),)
-    return Command(words=tuple(words), after=after, files=files, notes=tuple(notes))
-
-
-def _gguf(model: Model, deployment: Deployment) -> tuple[str, tuple[str, ...]]:
+def gguf_reference(model: Model, deployment: Deployment) -> tuple[str, tuple[str, ...]]:
     """(the model's own file, or a file name for the weights in the format that was planned; notes about it)."""
     name, notes = model_reference(model.name)
     if (given := gguf_file(model)) is not None and other_weights(model, deployment) is None:
@@ -118,7 +83,8 @@ def _named(name: str, wanted: str) -> tuple[str, str]:
     return (f"./{name}.gguf" if name.upper().endswith(label) else f"./{name}-{label}.gguf"), label
 
 
-def _pool_notes(deployment: Deployment, engine: str) -> tuple[str, ...]:
+def pool_notes(deployment: Deployment, engine: str) -> tuple[str, ...]:
+    """What an engine of slots has no option for: replicas, and memory for its cache."""
     notes = []
     if deployment.dp > 1:
         notes.append(f"{engine} starts one replica: start it {deployment.dp} times behind a load balancer.")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from kvcore.deployment import Deployment
 from kvcore.engines.llamacpp.settings import LlamaCppSettings, micro_batch
 from kvcore.engines.overheads import CONTEXT, Estimate, driver, shape
 from kvcore.model.model import Model
+from kvcore.ranks.speculation import speculator
 from kvcore.terms import Range
 from kvcore.units import GIB
-
-if TYPE_CHECKING:
-    from kvcore.deployment import Deployment
 
 # llama.cpp computes in 32 bits (graph of a layer, llama-graph.cpp): gate, up, their product and five residual rows.
 _F32, _RESIDUAL_ROWS, _MASK_BYTES = 4, 5, 2
@@ -37,8 +35,6 @@ def compute_buffer_gib(model: Model, tokens: int, cells: int, flash: bool) -> Ra
 
 def estimates(model: Model, deployment: Deployment, server: LlamaCppSettings, cells: int) -> tuple[Estimate, ...]:
     """The parts on one GPU of a server with so many cells in all slots, those of a draft beside the model's."""
-    from kvcore.ranks.speculation import speculator
-
     runtime = Estimate(name="runtime", gib=CONTEXT, formula=f"a context of {CONTEXT.best:g} GiB on each GPU")
     parts = [_buffers(model, server, cells), runtime, driver(deployment)]
     draft = speculator(model, deployment)

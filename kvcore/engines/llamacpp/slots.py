@@ -13,7 +13,8 @@ from fractions import Fraction
 from typing import Any
 
 from kvcore.deployment import Deployment
-from kvcore.engines.base import NOTHING, CachePool, Engine, Fill, Layout, with_draft
+from kvcore.engines.base import NOTHING, CachePool, Engine, Fill, with_draft
+from kvcore.engines.layout import Layout
 from kvcore.engines.llamacpp.caches import device_rates, make_caches
 from kvcore.engines.llamacpp.devices import HOST
 from kvcore.engines.llamacpp.settings import (
@@ -47,7 +48,6 @@ class SlotPool(CachePool):
     """See CachePool. `chosen` is the engine whose server has the slots."""
 
     sequences_name = "--parallel"
-    held_back = ""
 
     def __init__(self, chosen: Engine, model: Model, deployment: Deployment, context: int) -> None:
         self.chosen, self.model, self.deployment = chosen, model, deployment
@@ -62,7 +62,7 @@ class SlotPool(CachePool):
             for place in sorted({row.device for cache in caches for row in cache.rows} - {HOST})
             for full, sliding, states in (device_rates(caches, place),)
         )
-        self.sequences: int | None = self.server.slots if self.fixed else self.most(made)
+        self.sequences = self.server.slots if self.fixed else self.most(made)
         self._servers: dict[tuple[int, int], LlamaCppSettings] = {}
         self._ones: dict[int, tuple[int, ...]] = {}
         self.draft = second_context(model, deployment)
@@ -154,10 +154,6 @@ class SlotPool(CachePool):
         else:
             slots = self._most_slots(context, room)
         return Fill(concurrency=Fraction(slots), requests=slots, tokens=context * slots) if slots else NOTHING
-
-    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
-        """See CachePool.count."""
-        return self.fill(context, kv_bytes).requests
 
     def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
         """See CachePool.holds: all slots are there from the start."""

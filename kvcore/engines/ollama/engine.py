@@ -1,49 +1,33 @@
-"""Ollama: how it starts llama-server, and what that server then sets aside.
+"""Ollama's answers: what the llama-server that it starts sets aside, and what Ollama itself says and leaves free.
 
-Source: Ollama, snapshot fb307609 (2026-08-21): llm/llama_server.go (the command), server/routes.go (context by memory),
-server/sched.go (slots, batch), envconfig/config.go (defaults). The rules of the caches are llama.cpp's.
+The rules of the caches are llama.cpp's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
-from kvcore.deployment import Deployment, Request, as_options
-from kvcore.engines.base import Capacity, Engine, Layout, Note, Option, own_values
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.base import Engine
 from kvcore.engines.command import Command
-from kvcore.engines.llamacpp.architectures import architecture
+from kvcore.engines.layout import Capacity, Layout, Note
 from kvcore.engines.llamacpp.engine import LLAMACPP
-from kvcore.engines.llamacpp.launch import launch_ollama, slots_for
-from kvcore.engines.llamacpp.log import OLLAMA_LOG
+from kvcore.engines.llamacpp.launch import slots_for
 from kvcore.engines.llamacpp.memory import estimates, planned_cells
-from kvcore.engines.llamacpp.settings import CACHE_TYPES, MAX_SLOTS, LlamaCppSettings, make_settings
+from kvcore.engines.llamacpp.settings import LlamaCppSettings
 from kvcore.engines.llamacpp.slots import SlotPool, draft_notes
+from kvcore.engines.ollama.launch import launch
+from kvcore.engines.ollama.log import LOG
+from kvcore.engines.ollama.settings import ONE_SLOT, OPTIONS, VERSION, OllamaSettings, default_batch, make_settings
 from kvcore.engines.overheads import AddedOverheads, Estimate, added
-from kvcore.engines.releases import not_followed
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
+from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Range, Term
 from kvcore.units import GIB, KIB, MIB
 
-if TYPE_CHECKING:
-    from kvcore.deployment import Deployment
-    from kvcore.ranks.weights import RankWeights
-
-VERSION = "fb307609"
-OPTIONS = (
-    Option(flag="--num-ctx", field="num_ctx", kind="integer", help="tokens of one request (num_ctx, or "
-           "OLLAMA_CONTEXT_LENGTH); unset: by total GPU memory"),
-    Option(flag="--num-parallel", field="num_parallel", kind="integer", help="requests at once (OLLAMA_NUM_PARALLEL)"),
-    Option(flag="--kv-cache-type", field="kv_cache_type", kind="text", help="number format of keys and values "
-           "(OLLAMA_KV_CACHE_TYPE)", choices=tuple(CACHE_TYPES)),
-    Option(flag="--num-batch", field="num_batch", kind="integer", help="tokens computed at once (num_batch); unset: by "
-           "context"),
-    Option(flag="--num-gpu", field="num_gpu", kind="integer", help="layers on GPUs (num_gpu); unset: all"),
-    Option(flag="--flash-attention", field="flash_attention", kind="text", help="OLLAMA_FLASH_ATTENTION",
-           choices=("on", "off", "auto")),
-)  # fmt: skip
 # Ollama keeps this much of every GPU free (discover: gpuMinimumMemory, 457 MiB).
 _FREE_GIB = 457 / 1024
 _KEPT_FREE = Estimate(
@@ -51,35 +35,6 @@ _KEPT_FREE = Estimate(
     gib=Range(low=_FREE_GIB, best=_FREE_GIB, high=2 * _FREE_GIB),
     formula="457 MiB of every GPU that Ollama does not use",
 )
-
-# Tokens of one request by the memory of all GPUs together, in GiB; 4,096 below.
-CONTEXT_BY_GIB = ((47, 262_144), (23, 32_768))
-LEAST_CONTEXT = 4096
-# Architectures that are given one slot whatever is asked.
-ONE_SLOT = frozenset(
-    ("mllama", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen3next", "lfm2", "lfm2moe", "nemotron_h",
-     "nemotron_h_moe", "nemotron_h_omni")
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OllamaSettings:
-    """What Ollama was asked, and the llama-server that it starts. `default_num_ctx` where the context was its own.
-
-    `gpu_bytes` is the memory of all GPUs together.
-    """
-
-    asked_num_ctx: int
-    asked_num_parallel: int
-    num_ctx: int
-    num_parallel: int
-    gpu_bytes: int
-    server: LlamaCppSettings
-    architecture: str
-    default_num_ctx: int | None = None
-    num_batch_is_default: bool = True
-    train_context: int | None = None
-    version: str = VERSION
 
 
 class Ollama(Engine):
@@ -91,7 +46,7 @@ class Ollama(Engine):
     release = VERSION
     vendors = ("NVIDIA", "AMD", "Apple")
     options = OPTIONS
-    log = OLLAMA_LOG
+    log = LOG
     cache_formats = ("q8_0", "q4_0")
     weight_formats = LLAMACPP.weight_formats
     on_processors = True
@@ -101,31 +56,8 @@ class Ollama(Engine):
     plan_notes = ("Where it does not fit, Ollama leaves layers in host memory and is slower; here all are on GPUs.",)
 
     def settings(self, model: Model, asked: Request) -> OllamaSettings:
-        """See Engine.settings; num_ctx is the longest request unless given, else Ollama's default for the GPUs (an H100
-        of 80 GB where none is named).
-        """
-        if asked.engine_version not in (None, VERSION):
-            raise not_followed("ollama", asked.engine_version, VERSION)
-        values = own_values("ollama", OPTIONS, asked)
-        _check(values)
-        name = architecture(model)
-        gpu_bytes = 0 if asked.platform == "cpu" else asked.pp * _gpu_bytes(asked)
-        stated = values.get("num_ctx") or asked.context
-        default = None if stated else default_context(gpu_bytes)
-        # Fewer than 4 tokens are taken as 4, and no more than the model was trained for.
-        tokens = max(4, stated or default or LEAST_CONTEXT)
-        num_ctx = min(tokens, model.context_limit or tokens)
-        asked_parallel = max(1, values.get("num_parallel") or 1)
-        parallel = 1 if name in ONE_SLOT or not model.kept else asked_parallel
-        length = asked.context or num_ctx
-        if length > num_ctx:
-            raise EngineError(f"max_model_len {length:,} is more than num_ctx, which is {num_ctx:,}", engine="ollama")
-        return OllamaSettings(
-            asked_num_ctx=tokens, asked_num_parallel=asked_parallel, num_ctx=num_ctx, num_parallel=parallel,
-            gpu_bytes=gpu_bytes, server=_server(model, asked, length, values, num_ctx, parallel), architecture=name,
-            default_num_ctx=default, num_batch_is_default=not values.get("num_batch"),
-            train_context=model.context_limit,
-        )  # fmt: skip
+        """See Engine.settings; num_ctx is the longest request unless given, else Ollama's default for the GPUs."""
+        return make_settings(model, asked)
 
     def refuses_draft(self, model: Model, deployment: Deployment) -> str:
         """See Ranked.refuses_draft: drafts are DFlash or MTP models only (0.24: llm/llama_server.go,
@@ -187,7 +119,7 @@ class Ollama(Engine):
 
     def launch(self, model: Model, deployment: Deployment, settings: OllamaSettings) -> Command:
         """See Engine.launch: `ollama serve` with its environment, and a Modelfile."""
-        return launch_ollama(model, deployment, settings)
+        return launch(model, deployment, settings)
 
     def room_for(self, deployment: Deployment, requests: int) -> dict[str, Any]:
         """See Engine.room_for: the slots; each has a context of its own."""
@@ -219,57 +151,6 @@ class OllamaSlots(SlotPool):
         if self.deployment.option("num_batch") is not None:
             return 0
         return default_batch(tokens, self.server.flash_attn, True, self.deployment.gpu.memory_bytes)
-
-
-def default_context(gpu_bytes: int) -> int:
-    """num_ctx where nobody says: by the memory of all GPUs (server/routes.go)."""
-    return next((tokens for gib, tokens in CONTEXT_BY_GIB if gpu_bytes >= gib * GIB), LEAST_CONTEXT)
-
-
-def default_batch(tokens: int, flash_attention: str, has_cuda: bool, gpu_bytes: int) -> int:
-    """num_batch where nobody says, with memory enough: by the tokens of all slots (server/sched.go)."""
-    if flash_attention == "off" and has_cuda:
-        return 256 if tokens > 4096 and gpu_bytes <= 8 * GIB else 512
-    return 2048 if tokens > 32_768 else 1024 if tokens > 4096 else 512
-
-
-def _server(
-    model: Model, asked: Request, length: int, values: Mapping[str, Any], num_ctx: int, parallel: int
-) -> LlamaCppSettings:
-    """The llama-server that Ollama starts: -c num_ctx × slots, -np slots, and one number for -b and -ub."""
-    flash = values.get("flash_attention") or "auto"
-    has_cuda = asked.platform != "cpu"
-    batch = values.get("num_batch") or default_batch(num_ctx * parallel, flash, has_cuda, _gpu_bytes(asked))
-    kind = values.get("kv_cache_type")
-    flags = {
-        "ctx_size": num_ctx * parallel, "parallel": parallel, "batch_size": batch, "ubatch_size": batch,
-        "flash_attn": flash, "n_gpu_layers": values.get("num_gpu"), "cache_type_k": kind, "cache_type_v": kind,
-    }  # fmt: skip
-    server = Request(
-        context=length, kv_dtype=asked.kv_dtype, tp=asked.tp, pp=asked.pp, dcp=asked.dcp, gpu=asked.gpu,
-        platform=asked.platform, options=as_options(flags),
-    )  # fmt: skip
-    settings = make_settings(model, server)
-    if settings.cache_type_k != settings.cache_type_v:
-        raise EngineError(
-            f"keys in {settings.cache_type_k} and values in {settings.cache_type_v}; it gives both one type",
-            engine="ollama",
-        )
-    return settings
-
-
-def _check(values: Mapping[str, Any]) -> None:
-    """EngineError for a number that Ollama or its llama-server cannot take; 0 is Ollama's own default."""
-    for field, high in (("num_ctx", 2**31 - 1), ("num_parallel", MAX_SLOTS), ("num_batch", 2**31 - 1),
-                        ("num_gpu", 2**31 - 1)):  # fmt: skip
-        value = values.get(field)
-        if value is not None and not 0 <= value <= high:
-            raise EngineError(f"--{field.replace('_', '-')} is {value:,}; expected 0 … {high:,}", engine="ollama")
-
-
-def _gpu_bytes(asked: Request) -> int:
-    """Memory of one GPU, that of an H100 of 80 GB where none is named."""
-    return 80 * GIB if asked.gpu is None else asked.gpu.memory_bytes
 
 
 def _notes(settings: OllamaSettings) -> tuple[str, ...]:

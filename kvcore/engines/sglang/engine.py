@@ -6,8 +6,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, Note, with_draft
+from kvcore.engines.base import NOTHING, CachePool, Engine, Fill, with_draft
 from kvcore.engines.command import Command
+from kvcore.engines.layout import Capacity, Group, Layout, Note
 from kvcore.engines.sglang.cells import (
     Stage,
     has_sliding_pool,
@@ -287,7 +288,6 @@ class SglangPool(CachePool):
     """
 
     sequences_name = "max_running_requests"
-    held_back = ""
 
     def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
         self.model = model
@@ -304,10 +304,9 @@ class SglangPool(CachePool):
             self.stages = stages_with_draft(plain, self.draft, self.settings.dcp_size, own)
         self.plain = plain
         self.page = page_size(model, self.settings)
-        self.keeps_cache = True
         self._needs: dict[int, tuple[SglangSettings, Need]] = {}
         asked = self.settings.max_running_requests
-        self.sequences: int | None = None if asked is None else max(1, asked // self.settings.attention_dp)
+        self.sequences = None if asked is None else max(1, asked // self.settings.attention_dp)
 
     def _for(self, context: int) -> tuple[SglangSettings, Need]:
         """The settings for requests of that length, and what one needs; kept for the ends of a range."""
@@ -336,14 +335,6 @@ class SglangPool(CachePool):
         return Fill(
             concurrency=concurrency, requests=int(concurrency), tokens=tokens, by_sequences=concurrency < by_memory
         )
-
-    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
-        """See CachePool.count."""
-        return self.fill(context, kv_bytes).requests
-
-    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
-        """See CachePool.holds."""
-        return self.fill(context, kv_bytes).requests >= requests
 
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """See CachePool.request_bytes."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kvcore.engines.layout import Layout
 from kvcore.engines.log import Kind, LogReading, LogRules, N, Pattern, amount, pattern
 from kvcore.model.model import Model
-
-if TYPE_CHECKING:
-    from kvcore.engines.base import Layout
-    from kvcore.terms import Term
+from kvcore.terms import Term
 
 
 def _sgl(needle: str, rest: str, source: str, **more: Any) -> Pattern:

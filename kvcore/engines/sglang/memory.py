@@ -7,18 +7,15 @@ Sources: SGLang 0.5.23, srt/arg_groups/memory_hook.py (the automatic share), srt
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from kvcore.deployment import Deployment
 from kvcore.engines.overheads import AddedOverheads, Estimate, added, driver, runtime
 from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.errors import EngineError
 from kvcore.model.memories import StateDesign
 from kvcore.model.model import Model
+from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Range, Term
-
-if TYPE_CHECKING:
-    from kvcore.deployment import Deployment
-    from kvcore.ranks.weights import RankWeights
 
 # Token counts at which prefill graphs are captured: (first, last, step); from 4,608 on in steps of 512.
 _PREFILL_SIZES = ((4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256))

@@ -6,8 +6,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, Note, with_draft
+from kvcore.engines.base import NOTHING, CachePool, Engine, Fill, with_draft
 from kvcore.engines.command import Command
+from kvcore.engines.layout import Capacity, Group, Layout, Note
 from kvcore.engines.tensorrt_llm.launch import CONFIG, cache_config, launch
 from kvcore.engines.tensorrt_llm.log import TENSORRT_LLM_LOG
 from kvcore.engines.tensorrt_llm.memory import overheads
@@ -255,13 +256,11 @@ class TensorRtLlmPool(CachePool):
     """See CachePool. The smallest stage decides for all."""
 
     sequences_name = "max_batch_size"
-    held_back = ""
 
     def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
         self.model = model
         self.settings: TensorRtLlmSettings = TENSORRT_LLM.settings(model, deployment.at(context))
-        self.keeps_cache = True
-        self.sequences: int | None = deployment.max_num_seqs or MAX_BATCH_SIZE
+        self.sequences = deployment.max_num_seqs or MAX_BATCH_SIZE
         self._stages: dict[tuple[int, ...], tuple[tuple[WindowPool, ...], ...]] = {}
         # What is refused is refused here, and not at the first length.
         found = self._pools(self.settings)
@@ -321,14 +320,6 @@ class TensorRtLlmPool(CachePool):
         concurrency = min(Fraction(count, need) for count, need in zip(counts, needs, strict=True))
         return Fill(concurrency=concurrency, requests=int(concurrency), tokens=counts[-1] * settings.tokens_per_block)
 
-    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
-        """See CachePool.count."""
-        return self.fill(context, kv_bytes).requests
-
-    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
-        """See CachePool.holds."""
-        return self.fill(context, kv_bytes).requests >= requests
-
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """See CachePool.request_bytes."""
         settings = replace(self.settings, max_seq_len=context)
@@ -342,11 +333,6 @@ class TensorRtLlmPool(CachePool):
             )
             for stage, pools in enumerate(stages)
         )
-
-    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
-        """See CachePool.tightest."""
-        sizes = self.request_bytes(context)
-        return min(range(len(sizes)), key=lambda stage: Fraction(kv_bytes[stage], max(1, sizes[stage])))
 
     def layout(self, context: int, requests: int) -> Layout:
         """See CachePool.layout; the same for any number of requests."""

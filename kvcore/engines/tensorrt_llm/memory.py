@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from kvcore.deployment import Deployment
 from kvcore.engines.overheads import AddedOverheads, Estimate, added, driver, has_ranks, runtime, shape
 from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, MAX_NUM_TOKENS, TensorRtLlmSettings
 from kvcore.model.model import Model
+from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Range
 from kvcore.units import GIB
-
-if TYPE_CHECKING:
-    from kvcore.deployment import Deployment
-    from kvcore.ranks.weights import RankWeights
 
 # Shares of a GPU's memory that TensorRT-LLM takes beside these parts for a mixture over several ranks; what for is not
 # known. Kimi K2.5 in NVFP4 on eight B300: 13.5 GiB beside the weights, of which the parts explain about 3 and at most

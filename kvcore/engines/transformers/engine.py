@@ -8,8 +8,9 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, Note
+from kvcore.engines.base import NOTHING, CachePool, Engine, Fill
 from kvcore.engines.command import Command
+from kvcore.engines.layout import Capacity, Group, Layout, Note
 from kvcore.engines.transformers.launch import launch, room_for
 from kvcore.engines.transformers.layers import OWN_CODE, Held, held_layers, layer_bytes, request_bytes
 from kvcore.engines.transformers.memory import overheads
@@ -238,15 +239,13 @@ class TransformersPool(CachePool):
     """
 
     sequences_name = "batch size"
-    held_back = ""
 
     def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
         self.model = model
         self.settings: TransformersSettings = TRANSFORMERS.settings(model, deployment.at(context))
         self.layers = held_layers(model, self.settings)
         self.fixed = sum(count * held.counter_bytes for held, count in self.layers)
-        self.keeps_cache = True
-        self.sequences: int | None = deployment.max_num_seqs
+        self.sequences = deployment.max_num_seqs
 
     def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
         """See CachePool.fill."""
@@ -257,21 +256,9 @@ class TransformersPool(CachePool):
         requests = room // one
         return Fill(concurrency=Fraction(room, one), requests=requests, tokens=int(Fraction(room, one) * context))
 
-    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
-        """See CachePool.count."""
-        return self.fill(context, kv_bytes).requests
-
-    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
-        """See CachePool.holds."""
-        return self.fill(context, kv_bytes).requests >= requests
-
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """See CachePool.request_bytes."""
         return (request_bytes(self.layers, self.settings, self.model, context),)
-
-    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
-        """See CachePool.tightest."""
-        return 0
 
     def layout(self, context: int, requests: int) -> Layout:
         """See CachePool.layout, for a batch of so many."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from kvcore.deployment import Deployment
 from kvcore.engines.overheads import AddedOverheads, Estimate, added, driver, runtime, shape
 from kvcore.engines.transformers.settings import TransformersSettings
 from kvcore.model.model import Model
+from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Range
 from kvcore.units import GIB
-
-if TYPE_CHECKING:
-    from kvcore.deployment import Deployment
-    from kvcore.ranks.weights import RankWeights
 
 
 def overheads(

@@ -8,8 +8,9 @@ from fractions import Fraction
 from functools import lru_cache
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, Note, split_layers
+from kvcore.engines.base import NOTHING, CachePool, Engine, Fill, split_layers
 from kvcore.engines.command import Command
+from kvcore.engines.layout import Capacity, Group, Layout, Note
 from kvcore.engines.releases import release
 from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
@@ -413,7 +414,7 @@ class VllmPool(CachePool):
             self.block_bytes = VLLM.stage_block_bytes(model, self.settings, self.groups)
         self.keeps_cache = any(self.block_bytes)
         most = self.settings.sequences
-        self.sequences: int | None = most
+        self.sequences = most
         self._needed: dict[int, int] = {}
         if most > self.settings.batched_tokens:
             raise EngineError(
@@ -455,10 +456,6 @@ class VllmPool(CachePool):
         """See CachePool.count."""
         blocks = self.blocks(kv_bytes)
         return (blocks - 1) // self.needed(context) if blocks else 0
-
-    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
-        """See CachePool.holds."""
-        return self.count(context, kv_bytes) >= requests
 
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """See CachePool.request_bytes."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kvcore.engines.layout import Layout
 from kvcore.engines.log import F, Kind, LogReading, LogRules, N, Pattern, amount, pattern
 from kvcore.engines.releases import release
 from kvcore.engines.vllm.memory import GRAPHS_DEDUCTED
@@ -13,10 +14,7 @@ from kvcore.engines.vllm.settings import ALL_GROUPS_LOGGED, CPU_VERSION, VERSION
 from kvcore.errors import EngineError
 from kvcore.model.memories import Attention, Indexer, Latent, State
 from kvcore.model.model import Model
-
-if TYPE_CHECKING:
-    from kvcore.engines.base import Layout
-    from kvcore.terms import Term
+from kvcore.terms import Term
 
 # A version whose line counts one group's share; since 0.21 it counts requests.
 OLD = "0.20"

@@ -13,8 +13,8 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, hypot, sqrt
-from typing import TYPE_CHECKING
 
+from kvcore.deployment import Deployment
 from kvcore.engines.overheads import Shape, shape
 from kvcore.engines.releases import release
 from kvcore.engines.vllm.flags import check_version, make_settings
@@ -26,9 +26,6 @@ from kvcore.model.towers import Tower
 from kvcore.paths import DATA
 from kvcore.terms import Term
 from kvcore.units import GIB
-
-if TYPE_CHECKING:
-    from kvcore.deployment import Deployment
 
 # From this version the estimated CUDA-graph pool is taken off before the cache is sized. vLLM's own line says "default
 # since v0.21.0", but releases 0.20.0 and 0.20.2 print that line too (data/field/memory.jsonl), 0.19 does not.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from kvcore.deployment import Deployment
 from kvcore.engines.overheads import Overhead, gib_bytes
 from kvcore.engines.vllm.memory import (
     EXPERT_CHUNK,
@@ -24,12 +24,9 @@ from kvcore.engines.vllm.settings import VllmSettings, batch_defaults
 from kvcore.engines.vllm.tower import UNSTATED_WEIGHTS, lacks_tower
 from kvcore.model.model import Model
 from kvcore.model.towers import Tower
+from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Range
 from kvcore.units import GIB
-
-if TYPE_CHECKING:
-    from kvcore.deployment import Deployment
-    from kvcore.ranks.weights import RankWeights
 
 # Bytes a sequence and logit that the dummy run of a rejection sampler takes beside a sampler's: logits of the proposed
 # tokens in 16 bits, and at most a copy of them in 32 bits too (gpu_model_runner.py, _dummy_sampler_run).

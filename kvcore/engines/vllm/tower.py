@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvcore.model.towers import Tower
+from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Range
-
-if TYPE_CHECKING:
-    from kvcore.ranks.weights import RankWeights
 
 # Before this version Qwen3-VL's largest video counted, and room for all its tokens was kept, however long the one that
 # the tower was profiled with (gpu_model_runner.py, profile_run: outputs are scattered onto the encoder's budget; logs

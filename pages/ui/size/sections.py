@@ -9,7 +9,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from kvcore.engines.base import Layout
+from kvcore.engines.layout import Layout
 from kvcore.formats import KVFormat
 from kvcore.hardware.gpus import capacity_lines
 from kvcore.model import Model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kvcore.engines.base import Group, Layout
+from kvcore.engines.layout import Group, Layout
 from kvcore.engines.reserve import Reservation
 from kvcore.formats import KVFormat
 from kvcore.hardware.gpus import Accelerator
