@@ -8,14 +8,13 @@ from pathlib import PurePosixPath
 
 from kvcore.deployment import Deployment
 from kvcore.formats import kv_format
+from kvcore.hardware.systems import HOST_GPUS
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import weight_format
 
 # What stands for a model whose name cannot be shown safely.
 PLACEHOLDER = "MODEL"
 MAX_NAME = 300
-# GPUs that one server of the usual kind holds; where a host has fewer, the note holds all the more.
-HOST_GPUS = 8
 SIXTEEN_BITS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 

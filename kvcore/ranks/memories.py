@@ -10,11 +10,10 @@ from dataclasses import replace
 
 from kvcore.errors import UnitError
 from kvcore.formats import KVFormat
+from kvcore.hardware.systems import MAX_GPUS
 from kvcore.model.memories import Attention, CrossAttention, Memory, State
 from kvcore.model.model import Model
 from kvcore.size import resident_bytes
-
-MAX_RANKS = 4096
 
 
 def on_rank(model: Model, ranks: int) -> Model:
@@ -22,8 +21,8 @@ def on_rank(model: Model, ranks: int) -> Model:
 
     Heads that do not divide evenly leave one more on some ranks. Raises UnitError for a number of ranks out of range.
     """
-    if not 1 <= ranks <= MAX_RANKS:
-        raise UnitError(f"ranks: {ranks:,} is not within 1 … {MAX_RANKS:,}")
+    if not 1 <= ranks <= MAX_GPUS:
+        raise UnitError(f"ranks: {ranks:,} is not within 1 … {MAX_GPUS:,}")
     if ranks == 1:
         return model
     made = {memory: _share(memory, ranks) for memory, _ in model.groups}

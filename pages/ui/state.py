@@ -13,20 +13,21 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 from urllib.parse import urlencode
 
 import streamlit as st
 
-from kvcore.errors import KVCoreError, UnitError
+from kvcore.errors import KVCoreError
 from kvcore.formats import ELEMENT_FORMATS
+from kvcore.hardware.systems import HOST_GPUS
 from kvcore.scenario.concurrency import ConcurrencyOptions
+from kvcore.scenario.fields import choices
 from kvcore.scenario.live import LiveOptions
-from kvcore.scenario.scenario import DEFAULT_MODEL, HOST_GPUS, Scenario, decode_config
-from kvcore.scenario.variants import VariantOptions, read_gpus
+from kvcore.scenario.scenario import DEFAULT_MODEL, Scenario, decode_config
+from kvcore.scenario.variants import VariantOptions
 from kvcore.sources import catalogue, files
-from kvcore.units import check_batch, format_tokens, is_whole, parse_bytes, parse_tokens
+from kvcore.units import is_whole
 from pages.ui import models
 from pages.ui.concurrency import address
 from pages.ui.models import OWN, Chosen, Refusal
@@ -35,13 +36,12 @@ SAME = "same"  # values stored as the keys are
 KEYS = ("model", "tokens", "batch", "k_format", "v_format", "source", "compare", "budget", "bound",
         "engine", "gpu", "tp", "designs", "design", "weights", "gpus", "other", "trend", *address.KEYS)  # fmt: skip
 VARIANTS, CONCURRENCY, LIVE = "variants", "concurrency", "live"
-MAX_RANKS = 4096
 # Every parameter that an address of any screen may have.
 _KNOWN = tuple(
-    field.name
-    for options in (Scenario, VariantOptions, ConcurrencyOptions, LiveOptions)
-    for field in fields(options)  # type: ignore[arg-type]
+    name for options in (Scenario, VariantOptions, ConcurrencyOptions, LiveOptions) for name in choices(options)
 )
+# The scenario's choices that have one control each, under their own names.
+_PLAIN = ("tokens", "batch", "budget", "source", "bound", "engine", "gpu", "tp")
 _SEEN = "seen_query"
 _SHADOW = "shadow"
 _TURNED = "turned_page"
@@ -110,7 +110,7 @@ def _carry_gpus(left: str | None) -> None:
     if left == CONCURRENCY and is_whole(state[count]):
         many = int(state[count])
         # What every screen begins with is not a number that somebody named.
-        state["gpus"] = write_gpus(0 if many == HOST_GPUS else many)
+        state["gpus"] = choices(VariantOptions)["gpus"].control(0 if many == HOST_GPUS else many)
     elif left == VARIANTS and is_whole(state["gpus"]):
         state[count] = state["gpus"]
 
@@ -126,10 +126,9 @@ def adopt(scenario: Scenario) -> None:
         state["model"] = DEFAULT_MODEL
     else:
         state["model"] = entry.model_id
-    state["tokens"] = format_tokens(scenario.tokens)
-    state["batch"] = str(scenario.batch)
+    controls = scenario.controls()
+    state.update({name: controls[name] for name in _PLAIN})
     state["k_format"], state["v_format"] = split_formats(scenario.kv)
-    state["source"] = "" if not scenario.source else f"{scenario.source:,}"
     known = [entry.model_id for one in scenario.compare if (entry := catalogue.find(one))]
     if len(known) < len(scenario.compare):
         lost = ", ".join(one for one in scenario.compare if not catalogue.find(one))
@@ -137,35 +136,17 @@ def adopt(scenario: Scenario) -> None:
             f"The address's compare was not taken: not in the catalogue: {lost[:200]}."
         )
     state["compare"] = known
-    state["budget"] = scenario.budget
-    state["bound"] = scenario.bound
-    state["engine"], state["gpu"], state["tp"] = scenario.engine, scenario.gpu, str(scenario.tp)
 
 
 def adopt_options(options: VariantOptions) -> None:
     """Set the controls of the Variants screen."""
-    state = st.session_state
-    state["designs"], state["design"] = list(options.designs), options.design
-    state["weights"], state["other"], state["trend"] = options.weights, options.other, options.trend
-    state["gpus"] = write_gpus(options.gpus)
+    st.session_state.update(options.controls())
 
 
 def variant_options() -> VariantOptions:
     """What the controls of the Variants screen say now."""
     state = st.session_state
-    return VariantOptions(
-        designs=tuple(state["designs"]),
-        design=state.get("design") or VariantOptions().design,
-        weights=state["weights"],
-        gpus=read_gpus(state["gpus"]),
-        other=state["other"],
-        trend=state.get("trend") or VariantOptions().trend,
-    )
-
-
-def write_gpus(count: int) -> str:
-    """A number of GPUs as its control shows it."""
-    return str(count) if count else "auto"
+    return VariantOptions(**{name: row.read_control(state.get(name)) for name, row in choices(VariantOptions).items()})
 
 
 def show(scenario: Scenario, options: VariantOptions | None = None) -> None:
@@ -239,55 +220,23 @@ def scenario(chosen: Chosen) -> Scenario:
     state = st.session_state
     good = state.setdefault("good", {})
 
-    def read(name: str, reader: Any, plain: Any) -> Any:
+    for name in _PLAIN:
+        row = choices(Scenario)[name]
         try:
-            good[name] = reader(state.get(name))
+            good[name] = row.read_control(state.get(name))
         except (KVCoreError, ValueError) as problem:
-            message = problem if isinstance(problem, KVCoreError) else f"{name}: {state.get(name)!r} is not a number"
-            state.setdefault("problems", []).append(f"{message}.")
-        return good.get(name, plain)
+            state.setdefault("problems", []).append(f"{problem}.")
+            good.setdefault(name, row.default)
 
     own = chosen.id == OWN
     plain = Scenario()
     return Scenario(
         model=(chosen.name if chosen.config else plain.model) if own else chosen.id,
         config=(chosen.config or "") if own else "",
-        tokens=read("tokens", lambda text: parse_tokens(str(text)), plain.tokens),
-        batch=read("batch", read_batch, plain.batch),
         kv=join_formats(state["k_format"], state.get("v_format", SAME), chosen.model.resolve_format().name),
         compare=tuple(state.get("compare", ())),
-        budget=read("budget", _read_budget, plain.budget),
-        source=read("source", lambda text: parse_tokens(str(text)) if text else 0, 0),
-        bound=bool(state.get("bound")),
-        engine=state.get("engine") or plain.engine,
-        gpu=state.get("gpu") or plain.gpu,
-        tp=read("tp", read_ranks, plain.tp),
+        **{name: good[name] for name in _PLAIN},
     )
-
-
-def _whole(text: Any, what: str) -> int:
-    digits = str(text).replace(",", "").strip()
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 12:
-        raise UnitError(f"{what}: {str(text)[:40]!r} is not a whole number")
-    return int(digits)
-
-
-def read_batch(text: Any) -> int:
-    """Requests as typed; UnitError for what is no number or out of bounds."""
-    return check_batch(_whole(text, "requests"))
-
-
-def read_ranks(text: Any) -> int:
-    """Ranks as typed; UnitError for what is no number or out of bounds."""
-    ranks = _whole(text, "ranks")
-    if not 1 <= ranks <= MAX_RANKS:
-        raise UnitError(f"ranks: {ranks:,} is not within 1 … {MAX_RANKS:,}")
-    return ranks
-
-
-def _read_budget(text: Any) -> str:
-    parse_bytes(str(text))
-    return str(text).strip()
 
 
 def finish(now: Scenario) -> None:
@@ -322,7 +271,7 @@ def _query(now: Scenario) -> dict[str, str]:
 def _live_options() -> LiveOptions:
     """What the controls of the Live screen say, or said when it was last open."""
     state = st.session_state
-    now = {one.name: state[one.name] for one in fields(LiveOptions) if one.name in state}
+    now = {name: state[name] for name in choices(LiveOptions) if name in state}
     return LiveOptions.from_controls(state.get("live_shadow", {}) | now)
 
 
@@ -332,8 +281,3 @@ def link(now: Scenario) -> str:
     base += "/" if base.count("/") < 3 else ""
     query = urlencode(_query(now), safe="/,:@")
     return f"{base}?{query}" if query else base
-
-
-def field_names() -> tuple[str, ...]:
-    """The scenario's fields, which are the address's parameters."""
-    return tuple(field.name for field in fields(Scenario))

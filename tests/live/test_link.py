@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.live.options import KV_FORMATS, WEIGHT_FORMATS
+from kvcore.scenario.fields import choices
 from kvcore.scenario.live import (
     BATCHES,
     BUDGETS,
@@ -14,11 +15,10 @@ from kvcore.scenario.live import (
     NEW_TOKENS,
     PROBE_CHOICES,
     RACE_CHOICES,
-    READERS,
     LiveOptions,
 )
 from kvcore.scenario.scenario import Scenario
-from kvcore.scenario.variants import READERS as OF_VARIANTS
+from kvcore.scenario.variants import VariantOptions
 
 _attentions = st.sampled_from(["shipped", "mha", "gqa:3", "mla:256+32", "sliding:256"])
 _options = st.builds(
@@ -71,10 +71,10 @@ def test_a_control_that_is_missing_or_holds_nothing_is_the_default() -> None:
 
 
 def test_a_link_never_allows_a_download() -> None:
-    assert not {name for name in READERS if "hub" in name}
+    assert not {name for name in choices(LiveOptions) if "hub" in name}
 
 
-@given(st.dictionaries(st.sampled_from(sorted(READERS)), st.text(max_size=100)))
+@given(st.dictionaries(st.sampled_from(sorted(choices(LiveOptions))), st.text(max_size=100)))
 def test_whatever_the_address_holds_there_are_options(query: dict[str, str]) -> None:
     options, problems = LiveOptions.from_query(query)
     assert isinstance(options, LiveOptions)
@@ -101,5 +101,4 @@ def test_what_cannot_be_read_is_named(name: str, text: str) -> None:
 
 
 def test_its_parameters_are_nobody_elses() -> None:
-    assert not set(READERS) & (set(Scenario.__dataclass_fields__) | set(OF_VARIANTS))
-    assert set(READERS) == set(LiveOptions.__dataclass_fields__)
+    assert not set(choices(LiveOptions)) & (set(choices(Scenario)) | set(choices(VariantOptions)))

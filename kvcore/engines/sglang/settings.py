@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kvcore.deployment import Request
 from kvcore.engines.base import Option, check_whole, longest_request, own_values
 from kvcore.errors import EngineError
+from kvcore.hardware.systems import MAX_GPUS
 from kvcore.model.model import Model
 from kvcore.units import GIB, MAX_BATCH, MAX_TOKENS, MIB, check_tokens
 
@@ -15,8 +16,8 @@ VERSION = "0.5.23"
 DSA_BACKENDS = ("flashmla_kv", "flashmla_sparse", "fa3", "tilelang", "trtllm")
 SSM_DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _BOUNDS = {
-    "context_length": (1, MAX_TOKENS), "tp_size": (1, 4096), "pp_size": (1, 4096), "dcp_size": (1, 4096),
-    "dp_size": (1, 4096), "page_size": (1, 65_536), "max_mamba_cache_size": (1, MAX_BATCH),
+    "context_length": (1, MAX_TOKENS), "tp_size": (1, MAX_GPUS), "pp_size": (1, MAX_GPUS), "dcp_size": (1, MAX_GPUS),
+    "dp_size": (1, MAX_GPUS), "page_size": (1, 65_536), "max_mamba_cache_size": (1, MAX_BATCH),
     "max_total_tokens": (1, MAX_TOKENS), "max_running_requests": (1, MAX_BATCH),
     "chunked_prefill_size": (1, MAX_TOKENS),
 }  # fmt: skip

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from kvcore.deployment import Request
 from kvcore.engines.base import Option, check_whole, longest_request, own_values
 from kvcore.errors import EngineError
+from kvcore.hardware.systems import MAX_GPUS
 from kvcore.model.model import Model
 from kvcore.units import MAX_TOKENS, check_tokens, parse_tokens
 
 VERSION = "1.4.0rc4"
 BACKENDS = ("pytorch", "tensorrt")
 _BOUNDS = {
-    "max_seq_len": (1, MAX_TOKENS), "tp_size": (1, 4096), "pp_size": (1, 4096), "tokens_per_block": (2, 65_536),
+    "max_seq_len": (1, MAX_TOKENS), "tp_size": (1, MAX_GPUS), "pp_size": (1, MAX_GPUS), "tokens_per_block": (2, 65_536),
     "max_tokens": (1, MAX_TOKENS),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from kvcore.engines.base import check_whole
 from kvcore.errors import EngineError
+from kvcore.hardware.systems import MAX_GPUS
 from kvcore.units import GIB, MAX_TOKENS, check_tokens
 
 VERSION = "0.33.0"
@@ -24,7 +25,8 @@ ONE_LINE_LOGGED = (0, 28)
 NULL_BLOCK_LEFT_OUT = (0, 29)
 CPU_NAMED = (0, 30)
 _BOUNDS = {
-    "tensor_parallel_size": (1, 4096), "pipeline_parallel_size": (1, 4096), "decode_context_parallel_size": (1, 4096),
+    "tensor_parallel_size": (1, MAX_GPUS), "pipeline_parallel_size": (1, MAX_GPUS),
+    "decode_context_parallel_size": (1, MAX_GPUS),
     "block_size": (1, 65_536), "max_num_batched_tokens": (1, MAX_TOKENS), "num_speculative_tokens": (0, 1024),
     "mtp_layers": (0, 256), "num_gpu_blocks_override": (1, MAX_TOKENS),
 }  # fmt: skip

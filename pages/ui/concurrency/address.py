@@ -5,24 +5,16 @@ Each control's key is its parameter's name behind `plan_`; the format of the wei
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
-
 import streamlit as st
 
 from kvcore.deployment import read_split
 from kvcore.errors import KVCoreError
-from kvcore.scenario.concurrency import AUTO, READERS, ConcurrencyOptions, usual_users
+from kvcore.scenario.concurrency import AUTO, ConcurrencyOptions, usual_users
+from kvcore.scenario.fields import choices
 from kvcore.scenario.scenario import Scenario
-from kvcore.units import format_tokens
 from pages.ui.concurrency import words
 
-_NAMES = tuple(field.name for field in fields(ConcurrencyOptions))
-_TOKENS = ("prompt", "answer", "thinking", "shared")
-# Numbers that are chosen from presets or typed, and shown as text, # with an example for who wrote something else.
-TYPED = {"users": "30", "count": "8", "people": "300", **dict.fromkeys(_TOKENS, "2048, 4K or 0")}
-# Numbers of which 0 stands for none that was named: their controls are empty then, and say what is taken instead.
-UNNAMED = ("util", "batched", "seqs", "minute", "seconds")
+_CHOICES = choices(ConcurrencyOptions)
 _FOLLOWED = "plan_users_followed"
 
 
@@ -31,7 +23,7 @@ def key(name: str) -> str:
     return name if name == "weights" else f"plan_{name}"
 
 
-KEYS = tuple(key(name) for name in _NAMES)
+KEYS = tuple(map(key, _CHOICES))
 
 
 def is_set() -> bool:
@@ -39,22 +31,10 @@ def is_set() -> bool:
     return key("users") in st.session_state
 
 
-def written(name: str, value: Any) -> Any:
-    """A choice as its control holds it."""
-    if name in _TOKENS:
-        return format_tokens(value)
-    if name in TYPED:
-        return f"{value}"
-    if name in UNNAMED and not value:
-        return None
-    return list(value) if isinstance(value, tuple) else value
-
-
 def adopt(options: ConcurrencyOptions, scenario: Scenario) -> None:
     """Set every control to these choices."""
     state = st.session_state
-    for name in _NAMES:
-        state[key(name)] = written(name, getattr(options, name))
+    state.update({key(name): value for name, value in options.controls().items()})
     state[key("users")] = str(options.requests(scenario))
     state[_FOLLOWED] = None if options.users else state[key("users")]
 
@@ -70,14 +50,12 @@ def options(scenario: Scenario) -> ConcurrencyOptions:
     """What the controls say now; one that cannot be read keeps its last good value and leaves a sentence."""
     state = st.session_state
     good = state.setdefault("plan_good", {})
-    plain = ConcurrencyOptions()
-    for name in _NAMES:
-        value = state.get(key(name))
+    for name, row in _CHOICES.items():
         try:
-            good[name] = read(name, value)
+            good[name] = row.read_control(state.get(key(name)))
         except (KVCoreError, ValueError) as problem:
             state.setdefault("problems", []).append(words.ended(str(problem)))
-            good.setdefault(name, getattr(plain, name))
+            good.setdefault(name, row.default)
     if good["users"] == usual_users(scenario):
         good["users"], state[_FOLLOWED] = 0, state.get(key("users"))
     else:
@@ -85,15 +63,3 @@ def options(scenario: Scenario) -> ConcurrencyOptions:
     if good["split"] != AUTO and read_split(good["split"]).gpus != good["count"]:
         good["split"] = AUTO
     return ConcurrencyOptions(**good)
-
-
-def read(name: str, value: Any) -> Any:
-    """A control's value as the choice that it stands for, None as the default; UnitError for what cannot be read."""
-    if value is None:
-        return getattr(ConcurrencyOptions(), name)
-    if isinstance(value, str):
-        return READERS[name](value)
-    if isinstance(value, list):
-        return tuple(value)
-    kind = type(getattr(ConcurrencyOptions(), name))
-    return kind(value)
