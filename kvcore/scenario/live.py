@@ -5,19 +5,14 @@ Whether weights may be downloaded is not part of it: a link must not allow that 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from kvcore.errors import KVCoreError
 from kvcore.live.models import DEFAULT
 from kvcore.live.options import CONTEXTS, KV_FORMATS, RACE_CONTEXTS, WEIGHT_FORMATS
 from kvcore.scenario.fields import (
     Choices,
     Reader,
     choice,
-    choices,
     either,
     number,
     one_of,
@@ -86,12 +81,3 @@ class LiveOptions(Choices):
     live_contexts: tuple[int, ...] = choice(CONTEXTS, _ascending(PROBE_CHOICES))
     live_variants: tuple[str, ...] = choice(VARIANTS, several(_attention, MAX_VARIANTS, "variants"))
     live_race_contexts: tuple[int, ...] = choice(RACE_CONTEXTS, _ascending(RACE_CHOICES))
-
-    @classmethod
-    def from_controls(cls, values: Mapping[str, Any]) -> LiveOptions:
-        """What the controls say; one that is missing, or holds nothing that can be read, counts as its default."""
-        known: dict[str, Any] = {}
-        for name, row in choices(cls).items():
-            with contextlib.suppress(KVCoreError, ValueError):
-                known[name] = row.read_control(values.get(name))
-        return cls(**known)

@@ -13,7 +13,7 @@ from kvcore.scenario.fields import choices
 from kvcore.scenario.scenario import Scenario
 from kvcore.scenario.variants import VariantOptions
 from kvcore.sources import catalogue, files
-from pages.ui import models, state, widgets
+from pages.ui import models, screens, state, widgets
 from pages.ui.concurrency import address
 from pages.ui.concurrency import examples as plan_examples
 from pages.ui.models import OWN, Chosen, Refusal
@@ -87,7 +87,7 @@ def scenario_row() -> tuple[Chosen, Scenario]:
             _link(chosen, now)
     if st.session_state["page"] == state.CONCURRENCY:
         # Read here once, so that what cannot be read is said in this run and not beside the next answer.
-        address.options(now)
+        screens.screen(state.CONCURRENCY).chosen(now)
     problems(refusal)
     return chosen, now
 
@@ -178,11 +178,8 @@ def _tidy(key: str, label: str) -> None:
 def _last_good(key: str) -> int:
     """What a choice was before something was typed that cannot be read."""
     keep = st.session_state
-    plain = _TYPED[key].default
-    if key in address.KEYS:
-        name = key.removeprefix("plan_")
-        return int(keep.get("plan_good", {}).get(name, plain) or (USUAL_USERS if name == "users" else plain))
-    return int(keep.get("good", {}).get(key, plain))
+    good = keep.get("good", {}).get(key, _TYPED[key].default)
+    return int(good or USUAL_USERS) if key == address.key("users") else int(good)
 
 
 def _key_format(model: Model) -> None:

@@ -23,25 +23,19 @@ from kvcore.formats import ELEMENT_FORMATS
 from kvcore.hardware.systems import HOST_GPUS
 from kvcore.scenario.concurrency import ConcurrencyOptions
 from kvcore.scenario.fields import choices
-from kvcore.scenario.live import LiveOptions
 from kvcore.scenario.scenario import DEFAULT_MODEL, Scenario, decode_config
 from kvcore.scenario.variants import VariantOptions
 from kvcore.sources import catalogue, files
 from kvcore.units import is_whole
-from pages.ui import models
+from pages.ui import models, screens
 from pages.ui.concurrency import address
 from pages.ui.models import OWN, Chosen, Refusal
 
 SAME = "same"  # values stored as the keys are
-KEYS = ("model", "tokens", "batch", "k_format", "v_format", "source", "compare", "budget", "bound",
-        "engine", "gpu", "tp", "designs", "design", "weights", "gpus", "other", "trend", *address.KEYS)  # fmt: skip
 VARIANTS, CONCURRENCY, LIVE = "variants", "concurrency", "live"
-# Every parameter that an address of any screen may have.
-_KNOWN = tuple(
-    name for options in (Scenario, VariantOptions, ConcurrencyOptions, LiveOptions) for name in choices(options)
-)
 # The scenario's choices that have one control each, under their own names.
 _PLAIN = ("tokens", "batch", "budget", "source", "bound", "engine", "gpu", "tp")
+_CONTROLS = ("model", "k_format", "v_format", "compare", *_PLAIN)
 _SEEN = "seen_query"
 _SHADOW = "shadow"
 _TURNED = "turned_page"
@@ -49,11 +43,16 @@ _ARRIVED = "query_on_arrival"
 _LEFT_EMPTY = "address_left_empty"
 
 
+def keys() -> tuple[str, ...]:
+    """The keys of every control whose value is kept while another screen is open."""
+    return (*_CONTROLS, *(key for one in screens.SCREENS if not one.shadow for key in one.keys))
+
+
 def begin(page: str) -> None:
     """Take the address's scenario where it was changed from outside; call first in every run."""
     state = st.session_state
     query = st.query_params.to_dict()
-    touched = any(key in state and state[key] != state.get(_SHADOW, {}).get(key) for key in KEYS)
+    touched = any(key in state and state[key] != state.get(_SHADOW, {}).get(key) for key in keys())
     outside = _SEEN not in state or (query != state[_SEEN] and page == state.get("page") and not touched)
     arrived: dict[str, dict[str, str]] = state.setdefault(_ARRIVED, {})
     if outside:
@@ -63,18 +62,11 @@ def begin(page: str) -> None:
         scenario, problems = Scenario.from_query(query)
         state["problems"] = [*problems, *_unknown(query)]
         adopt(scenario)
-        if page == VARIANTS or "designs" not in state:
-            options, more = VariantOptions.from_query(query)
-            state["problems"] += more
-            adopt_options(options)
-        if page == CONCURRENCY or not address.is_set():
-            planned, more = ConcurrencyOptions.from_query(query)
-            state["problems"] += more
-            address.adopt(planned, scenario)
-        if page == LIVE:
-            chosen, more = LiveOptions.from_query(query)
-            state["problems"] += more
-            state.update(chosen.controls())
+        for screen in screens.SCREENS:
+            if screen.options is not None and (page == screen.name or not screen.is_set()):
+                options, more = screen.options.from_query(query)
+                state["problems"] += more
+                screen.adopt(options, scenario)
         # A click may end this run before `finish`: the next one must take the click, not this address again.
         state[_SEEN] = st.query_params.to_dict()
         _remember()
@@ -94,10 +86,11 @@ def begin(page: str) -> None:
 
 def _unknown(query: dict[str, str]) -> list[str]:
     """A sentence about the parameters of an address that no screen has; they would be dropped without a word."""
-    lost = [name for name in query if name not in _KNOWN]
+    known = screens.parameters()
+    lost = [name for name in query if name not in known]
     if not lost:
         return []
-    near = [close[0] for name in lost if (close := difflib.get_close_matches(name, _KNOWN, 1))]
+    near = [close[0] for name in lost if (close := difflib.get_close_matches(name, known, 1))]
     hint = f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else "."
     said = ", ".join(name[:40] for name in lost[:6])
     return [f"The address's {said} {'was' if len(lost) == 1 else 'were'} not taken: no screen has such a setting{hint}"]
@@ -138,24 +131,13 @@ def adopt(scenario: Scenario) -> None:
     state["compare"] = known
 
 
-def adopt_options(options: VariantOptions) -> None:
-    """Set the controls of the Variants screen."""
-    st.session_state.update(options.controls())
-
-
-def variant_options() -> VariantOptions:
-    """What the controls of the Variants screen say now."""
-    state = st.session_state
-    return VariantOptions(**{name: row.read_control(state.get(name)) for name, row in choices(VariantOptions).items()})
-
-
 def show(scenario: Scenario, options: VariantOptions | None = None) -> None:
     """Go to a scenario from a button, on the server that is meant now; what was refused before is forgotten."""
     now: Scenario = st.session_state.get("scenario", scenario)
     st.session_state["refusal"] = None
     adopt(replace(scenario, engine=now.engine, gpu=now.gpu, tp=now.tp))
     if options is not None:
-        adopt_options(options)
+        screens.screen(VARIANTS).adopt(options, scenario)
     # The button may lead to another page, which takes over what is remembered here.
     _remember()
 
@@ -164,14 +146,14 @@ def show_plan(scenario: Scenario, options: ConcurrencyOptions) -> None:
     """Go to a plan from a button; what was refused before is forgotten."""
     st.session_state["refusal"] = None
     adopt(scenario)
-    address.adopt(options, scenario)
+    screens.screen(CONCURRENCY).adopt(options, scenario)
     _remember()
 
 
 def _remember() -> None:
     """Keep what the controls hold, for runs and pages that do not show them."""
     state = st.session_state
-    state[_SHADOW] = {key: state[key] for key in KEYS if key in state}
+    state[_SHADOW] = {key: state[key] for key in keys() if key in state}
 
 
 def _adopt_config(scenario: Scenario) -> None:
@@ -218,16 +200,9 @@ def join_formats(keys: str, values: str, auto: str) -> str:
 def scenario(chosen: Chosen) -> Scenario:
     """What the controls say now; a field that cannot be read keeps its last good value and leaves a sentence."""
     state = st.session_state
-    good = state.setdefault("good", {})
-
-    for name in _PLAIN:
-        row = choices(Scenario)[name]
-        try:
-            good[name] = row.read_control(state.get(name))
-        except (KVCoreError, ValueError) as problem:
-            state.setdefault("problems", []).append(f"{problem}.")
-            good.setdefault(name, row.default)
-
+    rows = choices(Scenario)
+    values = {name: screens.last_good(name, rows[name].read_control, state.get(name), rows[name].default)
+              for name in _PLAIN}  # fmt: skip
     own = chosen.id == OWN
     plain = Scenario()
     return Scenario(
@@ -235,7 +210,7 @@ def scenario(chosen: Chosen) -> Scenario:
         config=(chosen.config or "") if own else "",
         kv=join_formats(state["k_format"], state.get("v_format", SAME), chosen.model.resolve_format().name),
         compare=tuple(state.get("compare", ())),
-        **{name: good[name] for name in _PLAIN},
+        **values,
     )
 
 
@@ -260,19 +235,8 @@ def finish(now: Scenario) -> None:
 
 def _query(now: Scenario) -> dict[str, str]:
     """The address's parameters on the page that is open."""
-    page = st.session_state["page"]
-    if page == VARIANTS:
-        return now.to_query() | variant_options().to_query()
-    if page == CONCURRENCY:
-        return now.to_query() | address.options(now).to_query()
-    return now.to_query() | (_live_options().to_query() if page == LIVE else {})
-
-
-def _live_options() -> LiveOptions:
-    """What the controls of the Live screen say, or said when it was last open."""
-    state = st.session_state
-    now = {name: state[name] for name in choices(LiveOptions) if name in state}
-    return LiveOptions.from_controls(state.get("live_shadow", {}) | now)
+    options = screens.screen(st.session_state["page"]).chosen(now)
+    return now.to_query() | ({} if options is None else options.to_query())
 
 
 def link(now: Scenario) -> str:

@@ -23,7 +23,7 @@ from kvcore.scenario.fields import choices
 from kvcore.scenario.scenario import Scenario
 from kvcore.sources import catalogue
 from kvcore.units import GIB
-from pages.ui import theme
+from pages.ui import screens, theme
 from pages.ui.concurrency import address, curves, examples, levers, memory, sweep_chart, words
 from pages.ui.concurrency import grid as plan_grid
 from tests.pages.rendered import html_bodies
@@ -513,7 +513,7 @@ def test_ranges_in_words() -> None:
 def test_every_choice_has_a_key_and_a_way_there_and_back() -> None:
     options = ConcurrencyOptions(users=7, count=16, util=0.9, seqs=64, curves=("fp8-cache",), eager=True, minute=0.25)
     held = options.controls()
-    assert set(map(address.key, held)) == set(address.KEYS)
+    assert set(map(address.key, held)) == set(screens.screen("concurrency").keys)
     for name, row in choices(ConcurrencyOptions).items():
         assert row.read_control(held[name]) == getattr(options, name)
         assert row.read_control(row.control(row.default)) == row.default

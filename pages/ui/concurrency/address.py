@@ -1,20 +1,18 @@
-"""The Concurrency screen's choices between the controls and the address; see `state`.
+"""The Concurrency screen's choices between the controls and the address; see `screens`.
 
 Each control's key is its parameter's name behind `plan_`; the format of the weights is one choice on two screens.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import streamlit as st
 
 from kvcore.deployment import read_split
-from kvcore.errors import KVCoreError
 from kvcore.scenario.concurrency import AUTO, ConcurrencyOptions, usual_users
-from kvcore.scenario.fields import choices
 from kvcore.scenario.scenario import Scenario
-from pages.ui.concurrency import words
 
-_CHOICES = choices(ConcurrencyOptions)
 _FOLLOWED = "plan_users_followed"
 
 
@@ -23,18 +21,9 @@ def key(name: str) -> str:
     return name if name == "weights" else f"plan_{name}"
 
 
-KEYS = tuple(map(key, _CHOICES))
-
-
-def is_set() -> bool:
-    """Whether the controls hold anything yet."""
-    return key("users") in st.session_state
-
-
-def adopt(options: ConcurrencyOptions, scenario: Scenario) -> None:
-    """Set every control to these choices."""
+def adopted(options: ConcurrencyOptions, scenario: Scenario) -> None:
+    """Show as many users as are meant where none are named."""
     state = st.session_state
-    state.update({key(name): value for name, value in options.controls().items()})
     state[key("users")] = str(options.requests(scenario))
     state[_FOLLOWED] = None if options.users else state[key("users")]
 
@@ -42,24 +31,18 @@ def adopt(options: ConcurrencyOptions, scenario: Scenario) -> None:
 def follow(scenario: Scenario) -> None:
     """Where nobody named another number, users are as many as the scenario says, also after it changed elsewhere."""
     state = st.session_state
-    if is_set() and state.get(_FOLLOWED) == state[key("users")]:
+    if key("users") in state and state.get(_FOLLOWED) == state[key("users")]:
         state[key("users")] = state[_FOLLOWED] = str(usual_users(scenario))
 
 
-def options(scenario: Scenario) -> ConcurrencyOptions:
-    """What the controls say now; one that cannot be read keeps its last good value and leaves a sentence."""
+def settled(values: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
+    """What was read of the controls: the usual number of users is none that was named, and a split is of these GPUs."""
     state = st.session_state
-    good = state.setdefault("plan_good", {})
-    for name, row in _CHOICES.items():
-        try:
-            good[name] = row.read_control(state.get(key(name)))
-        except (KVCoreError, ValueError) as problem:
-            state.setdefault("problems", []).append(words.ended(str(problem)))
-            good.setdefault(name, row.default)
-    if good["users"] == usual_users(scenario):
-        good["users"], state[_FOLLOWED] = 0, state.get(key("users"))
+    values = dict(values)
+    if values["users"] == usual_users(scenario):
+        values["users"], state[_FOLLOWED] = 0, state.get(key("users"))
     else:
         state[_FOLLOWED] = None
-    if good["split"] != AUTO and read_split(good["split"]).gpus != good["count"]:
-        good["split"] = AUTO
-    return ConcurrencyOptions(**good)
+    if values["split"] != AUTO and read_split(values["split"]).gpus != values["count"]:
+        values["split"] = AUTO
+    return values
