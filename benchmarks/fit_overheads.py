@@ -15,15 +15,16 @@ from statistics import median
 from typing import Any
 
 from kvcore.deployment import Deployment
+from kvcore.engines.releases import release
+from kvcore.engines.vllm import VLLM
 from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.paths import DATA
-from kvcore.plan.overhead_defaults import version_of
-from kvcore.plan.overhead_fit import Case, cross_validate, fit
-from kvcore.plan.overhead_rule import SPREAD, Fit, ends_gib, parts_gib
-from kvcore.plan.overhead_shape import profile, shape
-from kvcore.plan.overhead_tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower
+from kvcore.planning.overhead_fit import Case, cross_validate, fit
+from kvcore.planning.overhead_rule import SPREAD, Fit, ends_gib, parts_gib
+from kvcore.planning.overhead_shape import profile, shape
+from kvcore.planning.overhead_tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower
 from kvcore.ranks.weights import rank_weights
 from kvcore.sources import catalogue
 from kvcore.units import GIB
@@ -154,7 +155,7 @@ def graph_only(new: bool = True) -> list[Case]:
     for record in records():
         if record["graphs_usable"] and (new or not record.get("held_back")):
             deployment = deployment_of(record)
-            if version_of(deployment.engine_version) < GRAPHS_DEDUCTED:
+            if release(record["engine_version"]) < GRAPHS_DEDUCTED:
                 deployment = replace(deployment, engine_version=".".join(map(str, GRAPHS_DEDUCTED)))
             made = profile(model_of(record), deployment)
             found.append(
@@ -218,7 +219,7 @@ def _start(record: dict[str, Any]) -> Start:
     # A tower that the catalogue's model of the same layers does not have.
     towered = replace(own, tower=own.tower or replace(QWEN_VL, stated=False)) if record["multimodal"] else own
     made = profile(model, deployment, made=towered)
-    weights = rank_weights(model, deployment)[0]
+    weights = rank_weights(model, deployment, VLLM)[0]
     stated = logged.get("total_gpu_gib")
     total = stated or deployment.gpu.memory_bytes / GIB
     published = not record["weights_note"]

@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from kvcore.live import models
-from kvcore.live.calibrating import LivePredictor, calibrate
 from kvcore.live.jobs import probe_with, run_with
 from kvcore.live.options import ProbeOptions, RunOptions, Setup
-from kvcore.live.probes import Filled, Watch, tokens
-from kvcore.live.roofline import share_of_bandwidth, step_bytes, what_binds
-from kvcore.live.session import Session, Speaker
+from kvcore.live.probes import FilledCache, TimeLimit, calibrate, random_ids
+from kvcore.live.roofline import LivePredictor, share_of_bandwidth, step_bytes, what_binds
+from kvcore.live.session import Reporter, Session
 from kvcore.live.shape import LiveShape, shape_from_config
 
 STEPS = 24
-SILENT = Speaker(lambda event: True)
+SILENT = Reporter(lambda event: True)
 
 
 def show(name: str, value: float, least: float | None = None, most: float | None = None, unit: str = "×") -> None:
@@ -99,7 +98,7 @@ def against_transformers(folder: Path, shape: LiveShape, contexts: Sequence[int]
     other = Transformers(folder, "bfloat16")
     ours = decoders(folder, shape, "bf16", "int8", "int4")
     for context in contexts:
-        ids = tokens(context, shape.vocab_size)
+        ids = random_ids(context, shape.vocab_size)
         calls: dict[str, Callable[[], object]] = {"transformers": other.step}
         other.prefill(ids)
         for name, decoder in ours.items():
@@ -113,7 +112,7 @@ def against_transformers(folder: Path, shape: LiveShape, contexts: Sequence[int]
         packed = found["bf16"] / min(found["int8"], found["int4"])
         show(f"decode at {context:,} tokens: our bf16 / our int8 or int4", packed, 2.0 if context <= 128 else None)
     for length in [one for one in (128, 512, 1024) if one <= max(contexts)]:
-        ids = tokens(length, shape.vocab_size)
+        ids = random_ids(length, shape.vocab_size)
         found = in_turns(
             {
                 "transformers": lambda ids=ids: other.prefill(ids),
@@ -150,16 +149,16 @@ def predictions(engine: Session, folder: Path, shape: LiveShape, contexts: Seque
     """Calibrated predictions beside measurements, within the calibrated range and beyond it."""
     decoder = decoders(folder, shape, "bf16")["bf16"]
     host = engine.host(SILENT)
-    watch = Watch(speaker=SILENT)
-    known = calibrate(decoder, "bf16", 256, (1, 4), watch, budget_s=60.0)
+    time_limit = TimeLimit(reporter=SILENT)
+    known = calibrate(decoder, Setup(), (1, 4), time_limit, budget_s=60.0)
     if known is None:
         raise SystemExit("nothing could be calibrated")
     predictor = LivePredictor(shape=shape, host=host, setup=Setup(), calibration=known)
     for batch, most in ((1, 5.0), (4, 10.0)):
-        filled = Filled(decoder, batch, "bf16", 256)
+        filled = FilledCache(decoder, batch, "bf16", 256)
         line = next(one for one in known.decode if one.batch == batch)
         for context in contexts if batch == 1 else [one for one in contexts if one <= 2048]:
-            measured = statistics.median(filled.steps(context, 16, watch))
+            measured = statistics.median(filled.steps(context, 16, time_limit))
             predicted = predictor.decode(context + 8, batch) or 0.0
             where = "inside" if line.low <= context <= line.high else "beyond"
             error = 100 * abs(predicted / measured - 1)
@@ -171,7 +170,7 @@ def predictions(engine: Session, folder: Path, shape: LiveShape, contexts: Seque
     for length in (32, 128, 512, 768):
         if known.prefill is None or not known.prefill.low <= length <= known.prefill.high:
             continue
-        row = [tokens(length, shape.vocab_size)]
+        row = [random_ids(length, shape.vocab_size)]
         measured = in_turns({"ours": lambda row=row: decoder.prefill(row, decoder.new_cache(1))}, 3)["ours"]
         error = 100 * abs((predictor.prefill(length, 1) or 0.0) / measured - 1)
         show(f"prefill of {length:,} tokens: error (inside the points)", error, most=15, unit="%")
@@ -191,11 +190,11 @@ def demonstration(engine: Session) -> None:
             steps[event["mode"]].append(event["seconds"])
         return True
 
-    speaker = Speaker(emit)
+    reporter = Reporter(emit)
     contexts = (16, 64, 256, 1024)
-    probe_with(engine, ProbeOptions(setup=Setup(), contexts=contexts, modes=("cache", "recompute")), speaker)
+    probe_with(engine, ProbeOptions(setup=Setup(), contexts=contexts, modes=("cache", "recompute")), reporter)
     options = RunOptions(setup=Setup(), prompt_tokens=128, new_tokens=32, also_recompute=True, ignore_stop=True)
-    run_with(engine, options, speaker)
+    run_with(engine, options, reporter)
     show("the default demonstration", time.perf_counter() - start, most=20, unit=" s")
     show("its first result", firsts[0], most=2, unit=" s")
     last = statistics.median(steps["recompute"][-5:]) / statistics.median(steps["cache"][-5:])

@@ -13,9 +13,9 @@ from kvcore.deployment import Deployment
 from kvcore.engines.registry import NAMES, engine
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
-from kvcore.plan.answers import fewest_gpus, least_utilization
-from kvcore.plan.grid import grid
-from kvcore.plan.plan import make_plan
+from kvcore.planning.answers import fewest_gpus, least_utilization
+from kvcore.planning.grid import grid
+from kvcore.planning.plan import make_plan
 from kvcore.sources import catalogue
 
 SIDE = 200

@@ -125,10 +125,10 @@ def as_options(values: Mapping[str, Any]) -> Options:
 class Request(Split):
     """What can be asked of every engine in the same words. None, and `auto`, leave it to the engine.
 
-    `context` is the longest request that the engine is started for (max_model_len). `utilization` is
-    gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction, whichever the engine has. `draft` proposes
-    `speculative_tokens` a step; where it is None they are taken from the prompt (n-gram), which has no weights.
-    `options` are further options of the engine; they win over what is said in common words.
+    `context` is the longest request that the engine is started for (max_model_len). `weight_format` is None for the
+    stored one. `utilization` is gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction, whichever the
+    engine has. `draft` proposes `speculative_tokens` a step; where it is None they are taken from the prompt (n-gram),
+    which has no weights. `options` are further options of the engine; they win over what is said in common words.
     """
 
     gpu: Accelerator | None = None
@@ -136,6 +136,7 @@ class Request(Split):
     platform: Literal["cuda", "cpu"] = "cuda"
     engine_version: str | None = None
     kv_dtype: str = "auto"
+    weight_format: str | None = None
     utilization: float | None = None
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
@@ -161,14 +162,12 @@ class Request(Split):
 class Deployment(Request):
     """A request to one engine for one model on GPUs of one kind: `dp` replicas, each of `tp` × `pp` of them.
 
-    `weight_format` is None for the stored one. `kv_bytes` is a cache pool for each GPU that somebody read off a log:
-    nothing about memory is estimated then.
+    `kv_bytes` is a cache pool for each GPU that somebody read off a log: nothing about memory is estimated then.
     """
 
     gpu: Accelerator
     context: int
     engine: str
-    weight_format: str | None = None
     kv_bytes: int | None = None
 
     def __post_init__(self) -> None:

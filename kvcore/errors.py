@@ -9,20 +9,25 @@ KVCoreError
 ├── LogError         nothing in a text is an engine's log
 ├── HardwareError    an accelerator or link that is not known
 ├── PlanError        a plan cannot be made of what is known: a model without weights, say
-└── SourceError      a file, folder or hub could not be read
+├── SourceError      a file, folder or hub could not be read
+│   └── HeaderCutOffError    a GGUF header goes on after the bytes that are here (kvcore.model.gguf_file)
+├── LiveError        the live engine cannot do what was asked on this machine
+└── PackageError     a part of the project was asked for whose packages are not installed
 
-`kind` is the word that the command line prints with `--json`.
+`kind` is the word that the command line prints with `--json`. Two kinds have no class, since no input causes them:
+`internal` is a fault of kvcore itself or of the system it runs on, `stopped` is Ctrl-C.
 """
 
 from __future__ import annotations
 
 MAX_MESSAGE = 600
+INTERNAL, STOPPED = "internal", "stopped"
 
 
 class KVCoreError(ValueError):
     """Base of every error that a user's input can cause; its text is one sentence fit to be shown."""
 
-    kind = "unit"
+    kind = INTERNAL
 
     def __init__(self, message: str) -> None:
         # A name or a value out of somebody's file can be of any length; a message is one readable sentence.
@@ -73,7 +78,7 @@ class HardwareError(KVCoreError):
 class PlanError(KVCoreError):
     """A plan cannot be made of what is known of the model and the hardware."""
 
-    kind = "hardware"
+    kind = "plan"
 
 
 class LogError(KVCoreError):
@@ -92,3 +97,9 @@ class LiveError(KVCoreError):
     """The live engine cannot do what was asked of it on this machine."""
 
     kind = "live"
+
+
+class PackageError(KVCoreError):
+    """A part of the project needs packages that are not installed; the text says what to install."""
+
+    kind = "package"

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvcore.errors import SourceError, UnitError
+from kvcore.extras import require
 from kvcore.formats import kv_format
 from kvcore.hardware.gpus import Accelerator, accelerator, accelerators
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import weights_bytes
-from kvcore.size import growth_laws
+from kvcore.sizing import growth_laws
 from kvcore.sources import catalogue, files
 from kvcore.units import MAX_TOKENS, parse_tokens
 
@@ -210,6 +211,8 @@ def write_sweep(table: SweepTable, form: str, output: str | None, as_json: bool)
 
 def _write_file(rows: list[dict[str, Any]], form: str, output: str) -> None:
     shown = "".join(filter(str.isprintable, output))[:200] or "--output"
+    if form == "parquet":
+        require("pyarrow", "parquet", "a parquet file")
     try:
         if form == "parquet":
             import pandas as pd

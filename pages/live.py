@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.ui import live_controls, live_machine, live_replay, live_runs, live_state, shell, theme
-from pages.ui import live_parts as parts
-from pages.ui import live_words as words
+from pages.ui import shell, theme
+from pages.ui.live import controls, jobs, machine, parts, replay, runs, words
 from pages.ui.text import plain
 
 chosen, scenario = shell.current()
 colours = theme.palette()
 st.session_state["live_chosen"] = chosen
-live_state.begin(live_controls.DEFAULTS)
-off = live_state.why_off()
-for record in live_replay.shipped():
-    if record.kind not in live_state.results() and not live_state.running():
-        live_state.results()[record.kind] = live_replay.whole(record)
-shown = live_state.results().get(live_state.RUN)
+jobs.begin(controls.DEFAULTS)
+off = jobs.why_off()
+for record in replay.shipped():
+    if record.kind not in jobs.results() and not jobs.running():
+        jobs.results()[record.kind] = replay.whole(record)
+shown = jobs.results().get(jobs.RUN)
 
 parts.style(colours)
 st.title(words.title(shown), anchor=False)
-live_controls.prompt_row(off)
-live_controls.settings_row(chosen, off)
+controls.prompt_row(off)
+controls.settings_row(chosen, off)
 # What comes and goes has a place that stays: a fragment that moved would be asked for where it is no more.
 with st.container(key="live_problem_place"):
     if problem := st.session_state.get("live_problem"):
@@ -32,7 +31,7 @@ with st.container(key="live_probe_section", gap="xsmall"):
     parts.probe(off, colours)
 with st.container(key="live_race_section", gap="xsmall"):
     parts.race(off, colours)
-live_runs.section(colours)
-live_machine.section(off)
-live_machine.how()
-live_state.finish()
+runs.section(colours)
+machine.section(off)
+machine.how()
+jobs.finish()

@@ -6,7 +6,7 @@ import streamlit as st
 
 from kvcore.errors import KVCoreError
 from kvcore.formats import KVFormat
-from kvcore.size import SizeResult, size
+from kvcore.sizing import SizeResult, size
 from pages.ui import shell, theme, widgets
 from pages.ui.size import reserved, sections, words
 from pages.ui.text import plain

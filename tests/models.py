@@ -7,8 +7,12 @@ import json
 from functools import cache
 from typing import Any
 
+from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
 from kvcore.model import Model, model_from_config
 from kvcore.paths import DATA
+from kvcore.ranks import weights
+from kvcore.ranks.weights import RankWeights
 
 
 @cache
@@ -46,3 +50,13 @@ def llama(**changes: Any) -> dict[str, Any]:
     """A small Llama configuration with keys changed; None as a value is JSON's null, `...` removes the key."""
     merged = LLAMA | changes
     return {key: value for key, value in merged.items() if value is not ...}
+
+
+def settings(model: Model, deployment: Deployment) -> Any:
+    """The settings that the deployment's own engine makes of it."""
+    return engine(deployment.engine).settings(model, deployment)
+
+
+def rank_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
+    """The weights of each stage as the deployment's own engine loads them."""
+    return weights.rank_weights(model, deployment, engine(deployment.engine))

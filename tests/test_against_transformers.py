@@ -21,7 +21,7 @@ from kvcore.formats import kv_format
 from kvcore.model import Model, model_from_config
 from kvcore.model.families import FAMILIES
 from kvcore.paths import DATA
-from kvcore.size import resident_bytes
+from kvcore.sizing import resident_bytes
 from tests.reference.cases import NOT_RUN, NOT_RUN_ENCODERS, PUBLISHED, UNLISTED, UNUSUAL, WRITTEN
 from tests.reference.differences import DIFFERENCES, Difference, expected
 from tests.reference.run import Case, cut, observe, text_config

@@ -16,7 +16,7 @@ import pytest
 from kvcore.formats import KVFormat, kv_format
 from kvcore.model import Model, model_from_config
 from kvcore.paths import DATA
-from kvcore.size import bytes_per_token
+from kvcore.sizing import bytes_per_token
 
 _LINES = (Path(__file__).parent / "reference" / "vllm.jsonl").read_text("utf-8").splitlines()
 RECORDS: list[dict[str, Any]] = [json.loads(line) for line in _LINES[1:]]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kvcore.model import model_from_config
-from kvcore.size import size
+from kvcore.sizing import size
 
 CASES = [
     json.loads(line) for line in (Path(__file__).parent / "reference" / "by_hand.jsonl").read_text("utf-8").splitlines()

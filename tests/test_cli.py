@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kvcore import __version__
 from kvcore.cli.main import main
 from kvcore.engines.registry import NAMES
 from kvcore.engines.registry import engine as engine_of
@@ -69,6 +70,13 @@ def test_cache_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path, kv: s
     path.write_text(json.dumps(LLAMA | {"num_hidden_layers": 1, "num_key_value_heads": 8, "head_dim": 128}))
     assert answer(capsys, "size", str(path), "--tokens", "1", "--kv-dtype", kv)["bytes_per_token"] == per_token
     assert answer(capsys, "size", str(tmp_path), "--tokens", "1", "--kv-dtype", kv)["bytes_per_token"] == per_token
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(capsys, "--version")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"kvcore {__version__}\n"
 
 
 def test_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

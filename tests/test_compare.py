@@ -16,7 +16,7 @@ import pytest
 from kvcore.errors import UnitError
 from kvcore.formats import kv_format
 from kvcore.model import Attention, Model, model_from_config
-from kvcore.size import resident_bytes
+from kvcore.sizing import resident_bytes
 from kvcore.sources.catalogue import entries, load
 from kvcore.variants.compare import Comparison, compare
 from kvcore.variants.variants import variant

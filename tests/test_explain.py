@@ -7,7 +7,7 @@ from math import prod
 import pytest
 
 from kvcore.formats import KV_FORMATS, kv_format
-from kvcore.size import growth_laws, token_steps
+from kvcore.sizing import growth_laws, token_steps
 from tests.models import catalogue_rows, model
 
 

@@ -18,7 +18,7 @@ from kvcore.formats import kv_format
 from kvcore.model import Indexer, Latent, Model, NoMemory, SharedCache, State
 from kvcore.model.gguf import model_from_gguf
 from kvcore.model.gguf_layers import ARCHITECTURES
-from kvcore.size import resident_bytes, size, state_bytes
+from kvcore.sizing import resident_bytes, size, state_bytes
 from tests.gguf_writer import CONVERTED, LLAMA, TENSORS, base, jamba, rwkv7, write
 from tests.models import config, model
 

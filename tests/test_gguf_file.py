@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kvcore.errors import ConfigError, KVCoreError, SourceError
 from kvcore.model.gguf import HeaderCutOffError, gguf_metadata, model_from_gguf
 from kvcore.model.gguf_file import FILE_TYPES, TENSOR_TYPES, LongArray
-from kvcore.size import size
+from kvcore.sizing import size
 from tests.gguf_writer import LLAMA, TENSORS, jamba, mamba, write
 from tests.models import config
 

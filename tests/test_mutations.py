@@ -11,7 +11,7 @@ import pytest
 from kvcore.errors import MAX_MESSAGE, KVCoreError
 from kvcore.model import model_from_config
 from kvcore.model.weight_formats import weights_bytes
-from kvcore.size import size
+from kvcore.sizing import size
 from tests.models import catalogue_rows, config
 
 MUTATIONS = 10_000

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from kvcore.cli.main import main
-from kvcore.cli.plan import plan_as_dict
 from kvcore.deployment import Deployment
-from kvcore.evidence.questions import Figure, Question, links, questions
+from kvcore.evidence.questions import Figure, Question, page, questions
 from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model
-from kvcore.plan.answers import least_utilization
-from kvcore.plan.grid import grid
-from kvcore.plan.plan import Plan, make_plan
-from kvcore.plan.traffic import Traffic, expected
+from kvcore.planning.answers import least_utilization
+from kvcore.planning.grid import grid
+from kvcore.planning.plan import Plan, make_plan
+from kvcore.planning.result import plan_result
+from kvcore.planning.traffic import Traffic, expected
 from kvcore.scenario.concurrency import ConcurrencyOptions
 from kvcore.scenario.scenario import Scenario
 from kvcore.scenario.variants import VariantOptions
@@ -91,7 +91,7 @@ def asked_by_the_command(one: Question) -> tuple[Model, Deployment, int | None]:
         return make_plan(model, deployment, users)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvcore.plan.plan.make_plan", planned)
+        patch.setattr("kvcore.planning.plan.make_plan", planned)
         assert main([*one.command.split(), "--json"]) == 0
     return asked[0]
 
@@ -102,7 +102,7 @@ def test_link_and_command_ask_the_same_and_have_the_figures(capsys: pytest.Captu
     assert one.command.startswith("plan ")
     assert asked_by_the_command(one)[:2] == (model, deployment)
     capsys.readouterr()
-    found = plan_as_dict(make_plan(model, deployment, users))
+    found = plan_result(make_plan(model, deployment, users)).to_dict()
     for figure in one.figures:
         value: Any = found
         for key in figure.key.split("."):
@@ -137,8 +137,9 @@ def test_a_stated_pool_beside_weights_that_leave_no_room_for_it_is_noted() -> No
         assert any("stated pool does not go" in note for note in plan.notes) is noted
 
 
-def test_the_readme_links_them_all() -> None:
-    assert links("http://localhost:8501") in (ROOT / "README.md").read_text("utf-8")
+def test_the_page_of_questions_is_the_data_s() -> None:
+    """`python -m kvcore.evidence.questions > docs/questions.md` writes it."""
+    assert page("http://localhost:8501") == (ROOT / "docs" / "questions.md").read_text("utf-8")
 
 
 def test_glm_streams_at_three_lengths(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kvcore.errors import ConfigError, KVCoreError, UnknownLayoutError
 from kvcore.model import Attention, Latent, NoMemory, SharedCache, State, model_from_config, parse_config
-from kvcore.size import size
+from kvcore.sizing import size
 from tests.models import LLAMA, catalogue_rows, config, llama, model
 
 

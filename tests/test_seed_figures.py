@@ -11,7 +11,7 @@ import pytest
 from kvcore.formats import kv_format
 from kvcore.model import Model
 from kvcore.model.weight_formats import weights_bytes
-from kvcore.size import bytes_per_token, projections, resident_bytes
+from kvcore.sizing import bytes_per_token, projections, resident_bytes
 from kvcore.units import GB, GIB, KIB, MIB
 from kvcore.variants.variants import variant
 from tests.models import model

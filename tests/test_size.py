@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvcore.errors import UnitError
 from kvcore.formats import kv_format
 from kvcore.model import Model, model_from_config
-from kvcore.size import bytes_per_token, curve, max_tokens, resident_bytes, size, state_bytes
+from kvcore.sizing import bytes_per_token, curve, max_tokens, resident_bytes, size, state_bytes
 from kvcore.sweep import sweep
 from kvcore.variants.variants import variant
 from tests.models import LLAMA, catalogue_rows, llama, model

@@ -14,10 +14,9 @@ from kvcore.model import Model, model_from_config
 from kvcore.model.stored_bits import Named
 from kvcore.model.weight_formats import weights_bytes
 from kvcore.paths import DATA
-from kvcore.ranks.weights import rank_weights
 from kvcore.sources import catalogue
 from kvcore.units import GIB
-from tests.models import LLAMA, llama
+from tests.models import LLAMA, llama, rank_weights
 
 # transformers loads a checkpoint as it is: nothing is padded, split or copied.
 PLAIN = Deployment(gpu=accelerator("h100-sxm"), context=8192, engine="transformers")

@@ -11,7 +11,7 @@ from kvcore.errors import UnitError
 from kvcore.formats import KV_FORMATS, kv_format
 from kvcore.hardware.gpus import accelerator
 from kvcore.model import CrossAttention, Latent, Model, NoMemory, model_from_config
-from kvcore.size import bytes_per_token, resident_bytes, size
+from kvcore.sizing import bytes_per_token, resident_bytes, size
 from kvcore.variants.variants import STATES, canonical, variant
 from tests.models import model
 

@@ -1,1 +1,1 @@
-"""The command line, `python -m kvcore`: one module a command."""
+"""The command line, `kvcore`: one module a command."""

@@ -1,4 +1,4 @@
-"""`python -m kvcore engine NAME MODEL …`: what a serving engine sets aside, how much fits, and what it logs."""
+"""`kvcore engine NAME MODEL …`: what a serving engine sets aside, how much fits, and what it logs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kvcore.cli.options import (
     engine_meant,
     own_values,
     ranks,
-    term_as_dict,
 )
 from kvcore.deployment import Request, as_options
-from kvcore.engines.base import Capacity, Engine, Layout
+from kvcore.engines.base import Engine
 from kvcore.engines.registry import NAMES, engine
+from kvcore.engines.result import EngineResult, engine_result
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.units import format_bytes, parse_tokens
@@ -76,18 +76,16 @@ def _run(options: argparse.Namespace) -> None:
         options=as_options(own_values(chosen, options)),
     )
     settings = chosen.settings(model, asked)
-    layout = chosen.layout(model, settings)
-    memory = cache_memory(options)
-    capacity = None if memory is None else chosen.capacity(model, settings, memory)
+    result = engine_result(chosen, model, settings, cache_memory(options))
     if options.json:
-        print(json.dumps(engine_as_dict(layout, capacity)))
+        print(json.dumps(result.to_dict()))
     else:
-        print(engine_as_text(layout, capacity, *_flags(chosen, model, settings)))
+        print(engine_as_text(result, *_flags(chosen, model, settings)))
 
 
 def _flags(chosen: Engine, model: Model, settings: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(the words that ask for it, notes); no words for a counterfactual, whose weights nobody has."""
-    from kvcore.plan.launch_model import gguf_file, reference, refuse_counterfactual
+    from kvcore.planning.launch_model import gguf_file, reference, refuse_counterfactual
 
     try:
         refuse_counterfactual(model)
@@ -100,55 +98,18 @@ def _flags(chosen: Engine, model: Model, settings: Any) -> tuple[tuple[str, ...]
     return tuple(words), notes
 
 
-def engine_as_dict(layout: Layout, capacity: Capacity | None) -> dict[str, Any]:
-    """The stable JSON form of an engine's answer; capacity figures are null without memory for the cache."""
-    return {
-        "engine": layout.engine,
-        "engine_version": layout.engine_version,
-        "model": layout.model,
-        "kv_dtype": layout.kv_dtype,
-        "max_model_len": layout.max_model_len,
-        "block_size": layout.block_size,
-        "bytes_per_block": layout.bytes_per_block,
-        "bytes_per_request": layout.bytes_per_request,
-        "blocks_per_request": layout.blocks_per_request,
-        "fixed_bytes": layout.fixed_bytes,
-        "kv_cache_size_tokens": None if capacity is None else capacity.kv_cache_size_tokens,
-        "max_concurrency": None if capacity is None else float(capacity.max_concurrency),
-        "blocks": None if capacity is None else capacity.blocks,
-        "per_rank": True,
-        "groups": [
-            {
-                "kind": group.kind,
-                "layers": group.layers,
-                "block_size": group.block_size,
-                "page_bytes": group.page_bytes,
-                "blocks_per_request": group.blocks_per_request,
-            }
-            for group in layout.groups
-        ],
-        "log_lines": None if capacity is None else list(capacity.log_lines),
-        "terms": [term_as_dict(term) for term in (*layout.terms, *(() if capacity is None else capacity.terms))],
-        "notes": list(layout.notes),
-    }
-
-
-def engine_as_text(
-    layout: Layout, capacity: Capacity | None, flags: tuple[str, ...], notes: tuple[str, ...] = ()
-) -> str:
+def engine_as_text(result: EngineResult, flags: tuple[str, ...], notes: tuple[str, ...] = ()) -> str:
     """The same answer as a short table for people; `notes` are about `flags`, which may be none."""
     import shlex
 
     rows = [
-        f"{layout.model} in {layout.engine} {layout.engine_version} · {layout.kv_dtype} cache · per rank",
-        f"  {'one request':<16}{format_bytes(layout.bytes_per_request):>12}   {layout.bytes_per_request:,} B for "
-        f"{layout.max_model_len:,} tokens",
+        f"{result.model} in {result.engine} {result.engine_version} · {result.kv_dtype} cache · per rank",
+        f"  {'one request':<16}{format_bytes(result.bytes_per_request):>12}   {result.bytes_per_request:,} B for "
+        f"{result.max_model_len:,} tokens",
     ]
-    rows += [f"  {term.name}: {term.formula}" for term in layout.terms]
-    if capacity is not None:
-        rows += [f"  {term.name}: {term.formula}" for term in capacity.terms]
-        rows += [f"  log: {line}" for line in capacity.log_lines]
-    rows += [f"  note: {note}" for note in (*layout.notes, *notes)]
+    rows += [f"  {term.name}: {term.formula}" for term in result.terms]
+    rows += [f"  log: {line}" for line in result.log_lines or ()]
+    rows += [f"  note: {note}" for note in (*result.notes, *notes)]
     if flags:
         rows.append(f"  {shlex.join(flags)}")
     return "\n".join(rows)

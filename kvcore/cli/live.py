@@ -1,4 +1,4 @@
-"""`python -m kvcore live …`: a small model really generates here; what it took, beside what was predicted."""
+"""`kvcore live …`: a small model really generates here; what it took, beside what was predicted."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvcore.cli.options import read_batch
 from kvcore.errors import LiveError, SourceError
+from kvcore.extras import require
 from kvcore.units import format_bytes, format_count, parse_tokens
-
-if TYPE_CHECKING:
-    from kvcore.live.generate import Generated
 
 
 def add(commands: Any) -> None:
@@ -44,22 +42,23 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from kvcore.live.session import Session, Speaker
+    require("torch", "live", "the live engine")
+    from kvcore.live.session import Reporter, Session
 
     teller = _Teller()
-    engine, speaker = Session(), Speaker(teller)
+    engine, reporter = Session(), Reporter(teller)
     if options.suite:
         from kvcore.live.suite import suite
 
-        _write(json.dumps(suite(engine, speaker, seconds=_seconds(options.seconds) or 220.0)), options.output)
+        _write(json.dumps(suite(engine, reporter, seconds=_seconds(options.seconds) or 220.0)), options.output)
         return
     from kvcore.live.jobs import run_with
     from kvcore.live.options import read_run
 
-    results = run_with(engine, read_run(_job(options)), speaker)
-    answer = live_as_dict(results[0], teller.ready, teller.host)
+    results = run_with(engine, read_run(_job(options)), reporter)
+    answer = results[0].to_dict(teller.ready, teller.host)
     answer |= {"truncated": teller.truncated, "notes": teller.notes, "calibration": teller.calibration}
-    answer["recomputed"] = live_as_dict(results[1], teller.ready, teller.host) if len(results) > 1 else None
+    answer["recomputed"] = results[1].to_dict(teller.ready, teller.host) if len(results) > 1 else None
     print(json.dumps(answer) if options.json else live_as_text(answer))
 
 
@@ -147,44 +146,6 @@ class _Teller:
         if line or self._width:
             print("\r" + line.ljust(self._width), end="" if line else "\r", file=sys.stderr, flush=True)
             self._width = len(line)
-
-
-def live_as_dict(made: Generated, ready: dict[str, Any], host: dict[str, Any]) -> dict[str, Any]:
-    """The stable JSON form of one generation; bytes are of the cache at its end, for the whole batch.
-
-    `tokens` counts the new tokens of each request, `decode_s` holds one time a step: the first token comes out of the
-    prefill.
-    """
-    return {
-        "device": ready["device"],
-        "model": ready["model"],
-        "weights": ready["weights"],
-        "mode": made.mode,
-        "attention": ready["attention"],
-        "layers": ready["layers"],
-        "cut_from": ready["cut_from"],
-        "parameters": ready["parameters"],
-        "weight_format": ready["weight_format"],
-        "weight_bytes": ready["weight_bytes"],
-        "kv_format": ready["kv_format"],
-        "threads": ready["threads"],
-        "origin": ready["origin"],
-        "batch": made.batch,
-        "prompt_tokens": made.prompt_tokens,
-        "prefill_s": made.prefill_s,
-        "decode_s": made.decode_s,
-        "predicted_prefill_s": made.predicted_prefill_s,
-        "predicted_decode_s": made.predicted_decode_s,
-        "kv_bytes_measured": made.held["resident_bytes"],
-        "kv_bytes_predicted": made.held["predicted_resident_bytes"],
-        "kv_bytes_reserved": made.held["reserved_bytes"],
-        "kv_bytes_predicted_reserved": made.held["predicted_reserved_bytes"],
-        "tokens": len(made.ids[0]),
-        "token_ids": made.ids[0],
-        "text": made.text,
-        "reason": made.reason,
-        "host": host,
-    }
 
 
 def live_as_text(answer: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`python -m kvcore log FILE|-`: what a start-up log says, beside what we predict, and why they differ."""
+"""`kvcore log FILE|-`: what a start-up log says, beside what we predict, and why they differ."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvcore.errors import SourceError
 
-# A log is read up to here; the reader itself cuts what is longer.
-MAX_LOG_BYTES = 10 * 2**20
+if TYPE_CHECKING:
+    from kvcore.logs.command import LogResult
 
 
 def add(commands: Any) -> None:
@@ -24,41 +24,36 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from kvcore.logs.command import log_command
+    from kvcore.logs.command import log_result
 
-    result = log_command(_text(options.file), options.model)
-    print(json.dumps(result) if options.json else log_as_text(result))
+    result = log_result(_text(options.file), options.model)
+    print(json.dumps(result.to_dict()) if options.json else log_as_text(result))
 
 
 def _text(name: str) -> str:
-    """The text of a file or of standard input; bytes that are no UTF-8 are replaced. SourceError: it cannot be read."""
+    """The text of a file or of standard input; SourceError where it cannot be read."""
+    from kvcore.logs.command import MAX_LOG_BYTES, read_text
+
+    if name != "-":
+        return read_text(Path(name))
+    if sys.stdin is None:
+        raise SourceError("standard input is closed; pipe a log into it")
     try:
-        if name == "-":
-            if sys.stdin is None:
-                raise SourceError("standard input is closed; pipe a log into it")
-            data = getattr(sys.stdin, "buffer", sys.stdin).read(MAX_LOG_BYTES)
-            return data if isinstance(data, str) else data.decode("utf-8", "replace")
-        path = Path(name)
-        if not path.is_file():
-            raise SourceError(f"{name[:200]}: there is no such file; give a text file with an engine's start-up log")
-        with path.open("rb") as file:
-            return file.read(MAX_LOG_BYTES).decode("utf-8", "replace")
-    except (OSError, ValueError) as problem:
-        if isinstance(problem, SourceError):
-            raise
-        reason = problem.strerror if isinstance(problem, OSError) else "not a file's name"
-        raise SourceError(f"{name[:200]}: cannot be read ({reason})") from None
+        data = getattr(sys.stdin, "buffer", sys.stdin).read(MAX_LOG_BYTES)
+    except OSError as problem:
+        raise SourceError(f"-: cannot be read ({problem.strerror})") from None
+    return data if isinstance(data, str) else data.decode("utf-8", "replace")
 
 
-def log_as_text(result: dict[str, Any]) -> str:
+def log_as_text(result: LogResult) -> str:
     """The answer as a short table for people."""
-    known = ", ".join(f"{name} {value}" for name, value in result["recognised"].items() if value is not None)
+    known = ", ".join(f"{name} {value}" for name, value in result.recognised.items() if value is not None)
     rows = [f"recognised: {known}"]
-    for figure in result["figures"]:
-        rows.append(f"  {figure['name']}: reported {figure['reported']}, predicted {figure['predicted']}")
-        rows.append(f"    {figure['why']}")
-    if result.get("refused"):
-        rows.append(f"  not compared: {result['refused']}")
-    rows += [f"  note: {note}" for note in result.get("notes", [])]
-    rows.append(f"  {result['unread_lines']} lines were not read")
+    for figure in result.figures:
+        rows.append(f"  {figure.name}: reported {figure.reported}, predicted {figure.predicted}")
+        rows.append(f"    {figure.why}")
+    if result.refused:
+        rows.append(f"  not compared: {result.refused}")
+    rows += [f"  note: {note}" for note in result.notes]
+    rows.append(f"  {result.unread_lines} lines were not read")
     return "\n".join(rows)

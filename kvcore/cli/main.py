@@ -1,7 +1,7 @@
-"""The same answers for scripts: `python -m kvcore COMMAND … [--json]`.
+"""The same answers for scripts: `kvcore COMMAND … [--json]`, or `python -m kvcore COMMAND …`.
 
 Exit status 0 for an answer, 2 for input that is wrong or not understood, 1 for anything else. An error is one line on
-stderr; with `--json` also an object on stdout.
+stderr; with `--json` also an object on stdout. With KV_DEBUG=1 in the environment its traceback is on stderr too.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import io
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvcore.cli import engine, live, log, plan, variants
-from kvcore.cli.options import Parser, add_model_options, read_batch, term_as_dict, tokens
-from kvcore.errors import KVCoreError, UnitError
-from kvcore.model.model import Model
-from kvcore.size import SizeResult, size
+from kvcore import __version__
+from kvcore.cli import app, engine, live, log, plan, variants
+from kvcore.cli.options import Parser, add_model_options, read_batch, tokens
+from kvcore.errors import INTERNAL, STOPPED, KVCoreError, UnitError
+from kvcore.sizing import SizeResult, size
 from kvcore.units import format_bytes, parse_tokens
 
 DEFAULT_CONTEXTS = "1024,8192,32768,131072"
@@ -35,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         options, unknown = _parser(given).parse_known_args(given)
-        if unknown:
+        # What opens the dashboard passes further words on.
+        options.unknown = unknown
+        if unknown and options.command != "app":
             where = f"engine {options.engine}: " if "engine" in options else ""
             raise UnitError(f"{where}unrecognized arguments: {' '.join(unknown)[:200]}")
         run: Callable[[argparse.Namespace], None] = options.run
@@ -50,11 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except OSError as problem:
         _drop_output()
-        return _refuse(f"the answer cannot be written ({problem.strerror})", "unit", False, 1)
+        return _refuse(f"the answer cannot be written ({problem.strerror})", INTERNAL, False, 1)
     except KeyboardInterrupt:
-        return _refuse("stopped", "unit", as_json, 1)
+        return _refuse("stopped", STOPPED, as_json, 1)
     except Exception as problem:
-        return _refuse(f"unexpected {type(problem).__name__}: {problem}", "unit", as_json, 1)
+        return _refuse(f"unexpected {type(problem).__name__}: {problem}", INTERNAL, as_json, 1)
     return 0
 
 
@@ -65,9 +68,12 @@ def _drop_output() -> None:
 
 
 def _refuse(message: str, kind: str, as_json: bool, status: int) -> int:
+    """Print the error that is being handled; returns `status`."""
     line = " ".join(message.split())
     with contextlib.suppress(OSError):
         if sys.stderr is not None:
+            if os.environ.get("KV_DEBUG", "0") not in ("", "0"):
+                traceback.print_exc()
             print(f"kvcore: {line}", file=sys.stderr)
         if as_json:
             print(json.dumps({"error": line, "kind": kind}))
@@ -79,7 +85,8 @@ def _refuse(message: str, kind: str, as_json: bool, status: int) -> int:
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of these words; which options an engine has depends on the engine that they name."""
-    parser = Parser(prog="python -m kvcore", description="What a language model's KV cache costs.")
+    parser = Parser(prog="kvcore", description="What a language model's KV cache costs.")
+    parser.add_argument("--version", action="version", version=f"kvcore {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     _add_size(commands)
     _add_sweep(commands)
@@ -88,6 +95,7 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     plan.add(commands, given[1:] if given[:1] == ["plan"] else ())
     log.add(commands)
     live.add(commands)
+    app.add(commands)
     return parser
 
 
@@ -119,41 +127,12 @@ def _size(options: argparse.Namespace) -> None:
         options.source_tokens,
     )
     if options.json:
-        print(json.dumps(size_as_dict(result, model)))
+        print(json.dumps(result.to_dict()))
     else:
-        print(size_as_text(result, model))
+        print(size_as_text(result))
 
 
-def size_as_dict(result: SizeResult, model: Model) -> dict[str, Any]:
-    """The stable JSON form of a size."""
-    return {
-        "model": result.model,
-        "model_type": result.model_type,
-        "knowledge": result.knowledge,
-        "kv_dtype": result.kv_dtype,
-        "tokens": result.tokens,
-        "batch": result.batch,
-        "resident_bytes": result.resident_bytes,
-        "bytes_per_token": result.bytes_per_token,
-        "state_bytes": result.state_bytes,
-        "layers": [
-            {
-                "index": layer.index,
-                "kind": layer.kind,
-                "resident_bytes": layer.resident_bytes,
-                "bytes_per_token": layer.bytes_per_token,
-                "formula": layer.formula,
-            }
-            for layer in result.layers
-        ],
-        "keys_used": [name for name, _ in model.reading.keys_used],
-        "keys_ignored": list(model.reading.keys_ignored),
-        "notes": list(result.notes),
-        "terms": [term_as_dict(term) for term in result.terms],
-    }
-
-
-def size_as_text(result: SizeResult, model: Model) -> str:
+def size_as_text(result: SizeResult) -> str:
     """The same answer as a short table for people."""
     kind = "" if result.knowledge == "exact" else "  (upper bound)"
     rows = [

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 from kvcore.engines.base import Engine, Option
 from kvcore.engines.registry import engine
 from kvcore.errors import KVCoreError, UnitError
-from kvcore.size import Term
 from kvcore.units import GIB, check_batch, is_whole, parse_tokens
 
 # An engine's own options keep their names, which may be those of the command's own values.
@@ -26,7 +25,8 @@ class Parser(argparse.ArgumentParser):
         problem = sys.exception()
         if isinstance(problem, argparse.ArgumentError) and isinstance(problem.__context__, KVCoreError):
             raise problem.__context__
-        raise UnitError(f"{self.prog.removeprefix('python -m kvcore ')}: {message}")
+        command = self.prog.removeprefix("kvcore").strip()
+        raise UnitError(f"{command}: {message}" if command else message)
 
 
 def add_model_options(command: argparse.ArgumentParser) -> None:
@@ -34,17 +34,6 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--upper-bound", action="store_true", help="answer a layout that is not understood by a bound")
     command.add_argument("--hub", action="store_true", help="fetch a model that is not in the catalogue from the Hub")
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
-
-
-def term_as_dict(term: Term) -> dict[str, Any]:
-    """A term's stable JSON form."""
-    return {
-        "name": term.name,
-        "formula": term.formula,
-        "value": term.value,
-        "unit": term.unit,
-        "knowledge": term.knowledge,
-    }
 
 
 def engine_meant(words: Sequence[str], add: Callable[[Parser], object]) -> Engine | None:

@@ -1,4 +1,4 @@
-"""`python -m kvcore variants MODEL …` and `compare A B …`: one model built otherwise, and two models side by side."""
+"""`kvcore variants MODEL …` and `compare A B …`: one model built otherwise, and two models side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from kvcore.cli.options import add_model_options, read_batch
 from kvcore.model.model import Model
 from kvcore.units import format_bytes, parse_tokens
-from kvcore.variants.compare import Comparison, compare
+from kvcore.variants.compare import compare
 from kvcore.variants.ladder import DEFAULT_DESIGNS, Ladder, ladder
 
 
@@ -101,28 +101,10 @@ def _compare(options: argparse.Namespace) -> None:
         name_b=_short(b),
     )
     if options.json:
-        print(json.dumps(comparison_as_dict(a, b, result)))
+        print(json.dumps(result.to_dict()))
     else:
         print(f"{result.per_token}\n{result.at_length}")
 
 
 def _short(model: Model) -> str:
     return model.name.rsplit("/", 1)[-1]
-
-
-def comparison_as_dict(a: Model, b: Model, result: Comparison) -> dict[str, Any]:
-    """The stable JSON form of a comparison; factors are A over B, null where one side is 0."""
-    factors = (result.per_token_factor, result.resident_factor)
-    per_token, resident = (None if factor is None else float(factor) for factor in factors)
-    return {
-        "models": [a.name, b.name],
-        "tokens": result.tokens,
-        "bytes_per_token": [float(result.per_token_a), float(result.per_token_b)],
-        "resident_bytes": [result.resident_a, result.resident_b],
-        "per_token_factor": per_token,
-        "resident_factor": resident,
-        "causes": [{"what": cause.words, "factor": float(cause.factor)} for cause in result.causes],
-        "crossover_tokens": result.crossover_tokens,
-        "per_token": result.per_token,
-        "at_length": result.at_length,
-    }

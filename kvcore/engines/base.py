@@ -6,15 +6,19 @@ architecture, the memories say what is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate, pairwise
 from typing import Any, Literal, Protocol
 
-from kvcore.deployment import Request
+from kvcore.deployment import Deployment, Request
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.model.weight_formats import WeightFormat
+from kvcore.ranks import splits
+from kvcore.ranks.rules import Ranked, RankRules, Ways
+from kvcore.terms import Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +93,25 @@ class Option:
     turns_off: str | None = None
 
 
-class Engine(Protocol):
-    """One serving engine. Its settings are a frozen dataclass of its own, made by `settings`."""
+class Engine(Ranked, Protocol):
+    """One serving engine: everything that it does and says. Its settings are a frozen dataclass of its own.
+
+    `name` is its id in options, addresses and answers, `label` what its makers and the screens call it. `versions` says
+    whose rules are followed, `release` is the newest of them. It is planned on GPUs of `vendors`, and where
+    `on_processors` in the memory of a processor. `cache_formats` and `weight_formats` are those that it offers beside
+    16 bits, the mildest first. What has a default here is what most engines do.
+    """
 
     name: str
+    label: str
     versions: str
+    release: str
+    vendors: tuple[str, ...]
     options: tuple[Option, ...]
+    cache_formats: tuple[str, ...] = ()
+    weight_formats: tuple[str, ...] = ()
+    on_processors: bool = False
+    rules: RankRules = RankRules()
 
     def settings(self, model: Model, asked: Request) -> Any:
         """What the engine makes of a request for a model, its own defaults for everything that is not said.
@@ -102,6 +119,34 @@ class Engine(Protocol):
         EngineError for what the engine does not support, an option that it does not have, or a version whose rules are
         not followed.
         """
+
+    def refusals(self, model: Model, deployment: Deployment) -> Iterator[str]:
+        """See Ranked.refusals: by `rules`."""
+        return splits.refusals(model, deployment, self)
+
+    def refuses_draft(self, model: Model, deployment: Deployment) -> str:
+        """See Ranked.refuses_draft: every draft may propose."""
+        return ""
+
+    def draft_notes(self, model: Model, deployment: Deployment) -> tuple[str, ...]:
+        """See Ranked.draft_notes: nothing more."""
+        return ()
+
+    def stages(self, model: Model, deployment: Deployment) -> tuple[range, ...]:
+        """See Ranked.stages: layers divided evenly, or over all GPUs of a replica where each has whole ones."""
+        layers = len(model.layers)
+        if self.rules.whole_layers:
+            return layers_by_device(layers, deployment.replica_gpus)
+        return ranges_of(split_layers(layers, deployment.pp))
+
+    def ways(self, model: Model, deployment: Deployment, wanted: WeightFormat | None = None) -> Ways:
+        """See Ranked.ways: every kind of matrix over a replica's tensor-parallel ranks."""
+        if self.rules.whole_layers:
+            return Ways()
+        tp = deployment.tp
+        return Ways(
+            attention=tp, dense=tp, shared=tp, head=tp, experts=tp, experts_whole=deployment.expert_parallel
+        )  # fmt: skip
 
     def layout(self, model: Model, settings: Any) -> Layout:
         """(a) How a request is stored; EngineError for what the engine does not support."""
@@ -170,3 +215,16 @@ def split_layers(layers: int, stages: int) -> tuple[int, ...]:
     for back in range(2, layers % stages + 2):
         sizes[-back] += 1
     return tuple(sizes)
+
+
+def layers_by_device(layers: int, devices: int) -> tuple[range, ...]:
+    """Layers of each GPU in llama.cpp's layer split over equal GPUs; the output counts as one layer more."""
+    if devices > layers:
+        raise EngineError(f"{devices:,} GPUs are more than the {layers:,} layers that can be split over them")
+    ends = [min(layers, -(-place * (layers + 1) // devices)) for place in range(devices + 1)]
+    return tuple(range(first, last) for first, last in pairwise(ends))
+
+
+def ranges_of(sizes: Sequence[int]) -> tuple[range, ...]:
+    """Layers of stages of these sizes, one after another."""
+    return tuple(range(last - size, last) for size, last in zip(sizes, accumulate(sizes), strict=True))

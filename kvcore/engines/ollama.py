@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvcore.deployment import Request, as_options
-from kvcore.engines.base import Capacity, Layout, Option, own_values
+from kvcore.deployment import Deployment, Request, as_options
+from kvcore.engines.base import Capacity, Engine, Layout, Option, own_values
 from kvcore.engines.llamacpp.architectures import architecture
-from kvcore.engines.llamacpp.engine import LLAMACPP
+from kvcore.engines.llamacpp.engine import LLAMACPP, draft_notes
 from kvcore.engines.llamacpp.settings import CACHE_TYPES, MAX_SLOTS, LlamaCppSettings, make_settings
+from kvcore.engines.releases import not_followed
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.units import GIB, KIB, MIB
 
 VERSION = "fb307609"
@@ -63,20 +64,26 @@ class OllamaSettings:
     version: str = VERSION
 
 
-class Ollama:
+class Ollama(Engine):
     """Ollama; see kvcore.engines.base.Engine. Every slot has cells of its own for num_ctx tokens."""
 
     name = "ollama"
+    label = "Ollama"
     versions = f"Ollama, snapshot {VERSION} (2026-08-21), with {LLAMACPP.versions}"
+    release = VERSION
+    vendors = ("NVIDIA", "AMD", "Apple")
     options = OPTIONS
+    cache_formats = ("q8_0", "q4_0")
+    weight_formats = LLAMACPP.weight_formats
+    on_processors = True
+    rules = LLAMACPP.rules
 
     def settings(self, model: Model, asked: Request) -> OllamaSettings:
         """See Engine.settings; num_ctx is the longest request unless given, else Ollama's default for the GPUs (an H100
         of 80 GB where none is named).
         """
         if asked.engine_version not in (None, VERSION):
-            version = str(asked.engine_version)[:40]
-            raise EngineError(f"ollama: the rules of version {version!r} are not followed, only {VERSION}")
+            raise not_followed("ollama", asked.engine_version, VERSION)
         values = own_values("ollama", OPTIONS, asked)
         _check(values)
         name = architecture(model)
@@ -97,6 +104,19 @@ class Ollama:
             default_num_ctx=default, num_batch_is_default=not values.get("num_batch"),
             train_context=model.context_limit,
         )  # fmt: skip
+
+    def refuses_draft(self, model: Model, deployment: Deployment) -> str:
+        """See Ranked.refuses_draft: drafts are DFlash or MTP models only (0.24: llm/llama_server.go,
+        externalDraftType).
+        """
+        draft = None if deployment.draft is None else deployment.draft.model
+        if draft is None or draft.prediction.eagle:
+            return ""
+        return "its DRAFT takes DFlash and MTP models only; llama.cpp takes any (--model-draft)"
+
+    def draft_notes(self, model: Model, deployment: Deployment) -> tuple[str, ...]:
+        """See Ranked.draft_notes: as llama.cpp."""
+        return draft_notes(model, deployment)
 
     def layout(self, model: Model, settings: OllamaSettings) -> Layout:
         """A slot's share of llama-server's caches; EngineError for what llama.cpp refuses."""

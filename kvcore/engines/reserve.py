@@ -1,6 +1,6 @@
 """What an engine sets aside for a request of the longest length, and what it will log: two of the three numbers.
 
-The third, what the model must remember now, is kvcore.size's; the three differ several times over for one model.
+The third, what the model must remember now, is kvcore.sizing's; the three differ several times over for one model.
 """
 
 from __future__ import annotations

@@ -11,6 +11,12 @@ from kvcore.errors import SourceError
 from kvcore.paths import DATA
 
 _FILE = "questions.json"
+_INTRODUCTION = """# Questions that people asked in public
+
+Each is answered on a screen and by a command, with the figure that the answer must have in `data/questions.json`. Links
+open on a dashboard at `http://localhost:8501` (`kvcore app`). This page is made from that file:
+`python -m kvcore.evidence.questions > docs/questions.md`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +45,7 @@ class Figure:
 class Question:
     """A question in our own words with its source and date, the answer, and where it is given.
 
-    `address` is that of a screen, from its path on; `command` the words after `python -m kvcore`.
+    `address` is that of a screen, from its path on; `command` the words after `kvcore`.
     """
 
     number: int
@@ -65,6 +71,27 @@ def questions() -> tuple[Question, ...]:
         raise SourceError(f"{_FILE} could not be read ({problem}); it belongs in {DATA}") from problem
 
 
-def links(base: str) -> str:
-    """The questions as one line of Markdown links to the screens of a server at `base`, by their short names."""
-    return ",\n".join(f"[{one.short}]({base}{one.address})" for one in questions())
+def page(base: str) -> str:
+    """The questions as a page of Markdown: each with its source, answer, command and link to a server at `base`."""
+    parts = [_INTRODUCTION]
+    for one in questions():
+        repository, number = one.source.split("#")
+        parts.append(
+            f"""## {one.number}. {one.short}
+
+{one.question} ([{one.source}](https://github.com/{repository}/issues/{number}), {one.date})
+
+{one.answer}
+
+[Open it]({base}{one.address}), or:
+
+```sh
+kvcore {one.command}
+```
+"""
+        )
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    print(page("http://localhost:8501"), end="")

@@ -76,6 +76,8 @@ class Accelerator:
     tdp_w: float | None = None
     compute_capability: str | None = None
     """NVIDIA compute capability or AMD gfx name."""
+    vllm_small_defaults: str | None = None
+    """Releases of vLLM that give it the batch of a smaller device, as version specifiers; see data/HARDWARE.md."""
     release_year: int | None = None
     memory_type: str | None = None
     unified_memory: bool = False
@@ -316,6 +318,7 @@ def _accelerator(row: _Row) -> Accelerator:
         host_link_id=row.maybe("host_link_id"),
         tdp_w=row.number("tdp_w"),
         compute_capability=row.maybe("compute_capability"),
+        vllm_small_defaults=row.maybe("vllm_small_defaults"),
         release_year=row.scaled("release_year", 1),
         memory_type=row.maybe("memory_type"),
         unified_memory=row.choice("unified_memory", ("yes", "no")) == "yes",

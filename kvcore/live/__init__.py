@@ -1,7 +1,10 @@
 """A small language model that runs here: the engine, its models, its process and the measurements taken with it.
 
-torch is imported by the modules that compute (`cache`, `weights`, `wide`, `rope`, `attention`, `graphs`, `decoder`) and
-by nothing else when it is imported.
+From below: `shape` (what a decoder is), `weights`, `cache`, `attention`, `graphs` and `decoder` compute; `generate`
+times each token; `models` finds weights and `tokenizer` text; `host` and `roofline` measure and predict; `session`,
+`options`, `jobs` and `probes` are what the engine does; `protocol`, `worker`, `process` and `queue` put it into a
+process of its own; `runs` keeps what came of it. torch is imported by the modules that compute and by nothing else when
+it is imported.
 """
 
 import os

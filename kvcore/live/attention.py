@@ -1,24 +1,122 @@
-"""Attention over the block cache: which rows a query sees, and the sums (imports torch).
+"""Attention over the block cache: rotary positions, which rows a query sees, and the sums (imports torch).
 
 One plan holds what all layers of a window share in one forward pass: rows to write, rows to read, and a mask where
 one is needed. Key and value heads are never repeated in memory.
+
+In the shapes of the live engine B is the batch, T the tokens of a chunk, N tokens of all requests one after another, H
+the query heads, KV the key and value heads and D the numbers of one head, or of a latent with its rotary part. `parts`
+is 2 for keys and values, 1 for a latent.
+
+Rotary positions: RoFormer (the rotation, halves as in transformers' Llama), and transformers 5.24,
+modeling_rope_utils.py, for the scalings.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kvcore.errors import LiveError
 from kvcore.live.cache import BlockCache
+from kvcore.live.shape import LiveShape
+
+
+def frequencies(shape: LiveShape) -> tuple[Tensor, float]:
+    """(radians that each position turns a pair by, (rope_width / 2) in fp32; factor on cosine and sine), as scaled."""
+    scaling: dict[str, Any] = dict(shape.rope_scaling)
+    kind = scaling.get("rope_type", "default")
+    width = shape.rope_width
+    powers = shape.rope_theta ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
+    plain = 1.0 / powers
+    if kind == "linear":
+        return plain / scaling["factor"], 1.0
+    if kind == "llama3":
+        return _llama3(plain, scaling), 1.0
+    if kind == "yarn":
+        return _yarn(powers, width, shape, scaling)
+    return plain, 1.0
+
+
+def _llama3(plain: Tensor, scaling: dict[str, Any]) -> Tensor:
+    """Long waves are slowed by the factor, short ones stay, those between are blended."""
+    original, low, high = (
+        scaling["original_max_position_embeddings"], scaling["low_freq_factor"], scaling["high_freq_factor"],
+    )  # fmt: skip
+    waves = 2 * math.pi / plain
+    blend = (original / waves - low) / (high - low)
+    slowed = plain / scaling["factor"]
+    between = (1 - blend) * slowed + blend * plain
+    result = torch.where(waves > original / low, slowed, plain)
+    return torch.where((waves <= original / low) & (waves >= original / high), between, result)
+
+
+def _yarn(powers: Tensor, width: int, shape: LiveShape, scaling: dict[str, Any]) -> tuple[Tensor, float]:
+    """Slow rotations are interpolated, fast ones kept, with a ramp between, and scores are scaled (YaRN, 2023)."""
+    factor = scaling["factor"]
+    original = scaling.get("original_max_position_embeddings") or shape.context_limit
+    if not original:
+        raise LiveError(f"{shape.name}: yarn needs original_max_position_embeddings")
+
+    def magnitude(times: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * times * math.log(factor) + 1.0
+
+    attention = scaling.get("attention_factor")
+    if attention is None:
+        both = scaling.get("mscale"), scaling.get("mscale_all_dim")
+        attention = magnitude(both[0]) / magnitude(both[1]) if both[0] and both[1] else magnitude(1.0)
+
+    def place(rotations: float) -> float:
+        return width * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(shape.rope_theta))
+
+    low, high = place(scaling.get("beta_fast", 32.0)), place(scaling.get("beta_slow", 1.0))
+    if scaling.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
+    ramp = ((torch.arange(width // 2, dtype=torch.float32) - low) / max(high - low, 0.001)).clamp(0, 1)
+    return (1 / (factor * powers)) * ramp + (1 / powers) * (1 - ramp), float(attention)
+
+
+class RopeTable:
+    """Cosines and signed sines, each (positions, rope_width) in the engine's format; it grows as needed."""
+
+    def __init__(self, shape: LiveShape, dtype: torch.dtype, device: str) -> None:
+        self._angles, self._factor = frequencies(shape)
+        self._dtype, self._device = dtype, device
+        dynamic = dict(shape.rope_scaling).get("rope_type") == "dynamic"
+        self._limit = shape.context_limit if dynamic else None
+        self.cos = torch.empty(0, shape.rope_width, dtype=dtype, device=device)
+        self.sin = self.cos
+
+    def reserve(self, positions: int) -> None:
+        """Have at least that many positions; LiveError beyond the limit of a dynamic scaling."""
+        if positions <= self.cos.shape[0]:
+            return
+        if self._limit is not None and positions > self._limit:
+            raise LiveError(f"dynamic rope scaling changes beyond {self._limit:,} tokens, which cannot run live")
+        rows = max(512, 1 << (positions - 1).bit_length())
+        angles = torch.outer(torch.arange(rows, dtype=torch.float32), self._angles)
+        cos, sin = angles.cos() * self._factor, angles.sin() * self._factor
+        # The rotation adds sin × (−second half, first half): the sign is put in the table.
+        self.cos = torch.cat((cos, cos), -1).to(self._device, self._dtype)
+        self.sin = torch.cat((-sin, sin), -1).to(self._device, self._dtype)
+
+
+def rotate_(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn vectors (…, rope_width) by their positions, in place; cos and sin broadcast against them."""
+    # The second half, then the first.
+    swapped = heads.roll(heads.shape[-1] // 2, -1)
+    return heads.mul_(cos).addcmul_(swapped, sin)
 
 
 @dataclass(slots=True, kw_only=True)
 class ChunkPlan:
-    """A chunk of tokens of each request. `mask` is added to the scores; None means causal within the chunk alone.
+    """A chunk of tokens of each request. `mask` (B or 1, 1, T, keys) is added to the scores; None: causal in the chunk.
 
     `ring_rows` is None where keys are read from the cache after writing; otherwise the chunk does not fit beside what
     it must see, and keys are these many rows of the ring and then the chunk itself.
@@ -36,8 +134,8 @@ class ChunkPlan:
 class StepPlan:
     """One token of each request: the row to write, the rows to read.
 
-    `slot` is set where all requests write the same row, else `slots` holds one a request on the device; `mask` is
-    added to the scores where requests differ in length or where more rows are read than are filled.
+    `slot` is set where all requests write the same row, else `slots` (B) holds one a request on the device; `mask`
+    (B, 1, 1, rows) is added to the scores where requests differ in length or more rows are read than are filled.
     """
 
     rows: int
@@ -107,8 +205,8 @@ def attend_chunk(
 ) -> Tensor:
     """Write a chunk's rows to the layer and attend.
 
-    query [B, heads, T, width], new [parts, B, KV heads, T, width] → [B, heads, T, value_width]. Without a cache nothing
-    is written, and keys are those of the chunk. `wide` computes in fp32, whatever is stored.
+    query (B, H, T, D), new (parts, B, KV, T, D) → (B, H, T, value_width). Without a cache nothing is written, and keys
+    are those of the chunk. `wide` computes in fp32, whatever is stored.
     """
     keys = new
     if cache is not None:
@@ -133,7 +231,7 @@ def attend_step(
 ) -> Tensor:
     """Write one token's row of each request and attend.
 
-    query [B, heads, width], new [B, parts, KV heads, width] → [B, heads × value_width].
+    query (B, H, D), new (B, parts, KV, D) → (B, H × value_width).
     """
     batch, heads, width = query.shape
     stored, scales = cache.encode(new)

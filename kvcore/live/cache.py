@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from kvcore.errors import LiveError
-from kvcore.live.predict import block_rows, cache_format_name
-from kvcore.live.shape import LiveShape
+from kvcore.live.shape import LiveShape, block_rows, cache_format_name
+from kvcore.live.weights import DTYPES
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int8": torch.int8}
+_CACHE_DTYPES = DTYPES | {"int8": torch.int8}
 _INT8_MAX = 127.0
 
 
 class BlockCache:
     """What a batch of requests has left behind in every layer.
 
-    `kv[layer]` is [parts, batch, KV heads, rows, width], with a key part and a value part, or one part that holds the
-    latent. In int8 `scales[layer]` is [parts, batch, KV heads, rows] in fp32: number = int8 × scale. Row i of a request
+    `kv[layer]` is (parts, B, KV, rows, D), with a key part and a value part, or one part that holds the latent. In int8
+    `scales[layer]` is (parts, B, KV, rows) in fp32: number = int8 × scale. Row i of a request
     holds its token i; in a layer with a window W it holds the last token whose position is i modulo W. Storage is
     made anew, and the rows copied, when the longest request needs another block.
     """
@@ -37,7 +37,7 @@ class BlockCache:
         self.kv_format = cache_format_name(kv_format)
         self.device = device
         self.block_tokens = block_tokens
-        self.dtype = DTYPES[self.kv_format]
+        self.dtype = _CACHE_DTYPES[self.kv_format]
         self.quantised = self.dtype is torch.int8
         self.lengths: list[int] = [0] * batch
         # Counts how often storage was made: whoever keeps addresses of it (a CUDA graph) sees that they are stale.
@@ -123,7 +123,7 @@ class BlockCache:
         return int(self.filled[window].shape[1])
 
     def encode(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Vectors as they are stored, and their scales in int8: the largest magnitude of a vector becomes 127."""
+        """Vectors (…, D) as they are stored, and their scales (…) in int8: a vector's largest magnitude becomes 127."""
         if not self.quantised:
             return values.to(self.dtype), None
         exact = values.float()
@@ -133,11 +133,11 @@ class BlockCache:
         return (exact / scale.unsqueeze(-1)).round_().to(torch.int8), scale
 
     def decode(self, stored: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """Stored vectors as numbers to compute with: themselves for floats, int8 × scale in `dtype`."""
+        """Stored vectors (…, D) as numbers to compute with: themselves for floats, int8 × scale (…) in `dtype`."""
         return stored if scale is None else (stored.float() * scale.unsqueeze(-1)).to(dtype)
 
     def scratch(self, layer: int, rows: int) -> Tensor:
-        """The first `rows` rows of an int8 layer in fp32, without their scales, in memory that all layers share."""
+        """The first rows of an int8 layer (parts, B, KV, rows, D), in fp32 without scales, in memory that all share."""
         stored = self.kv[layer][:, :, :, :rows]
         needed = stored.numel()
         if self._scratch is None or self._scratch.numel() < needed:
@@ -171,7 +171,7 @@ class BlockCache:
 
 
 def row_bytes(tensor: Tensor) -> int:
-    """Bytes that one row (a token of a request) takes in a [parts, batch, heads, rows, …] tensor."""
+    """Bytes that one row (a token of a request) takes in a (parts, B, KV, rows, …) tensor."""
     parts, _, heads = tensor.shape[:3]
     width = tensor.shape[4] if tensor.dim() > 4 else 1
     return int(parts * heads * width * tensor.element_size())

@@ -13,15 +13,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvcore.errors import LiveError
-from kvcore.live.attention import ChunkPlan, StepPlan, attend_chunk, attend_step, chunk_plan, step_plan
+from kvcore.live.attention import (
+    ChunkPlan,
+    RopeTable,
+    StepPlan,
+    attend_chunk,
+    attend_step,
+    chunk_plan,
+    rotate_,
+    step_plan,
+)
 from kvcore.live.cache import BlockCache
 from kvcore.live.graphs import FixedStep, step_key
-from kvcore.live.rope import RopeTable, rotate_
 from kvcore.live.shape import LiveShape, check_weight_format
-from kvcore.live.weights import LayerWeights, Weights, dtype_of, pack
-from kvcore.live.wide import Widener, is_native
+from kvcore.live.weights import LayerWeights, Weights, Widener, dtype_of, is_native, pack
 
-Progress = Callable[[int, int], bool]
+# Takes (tokens or layers done, in all); False where the computation should stop.
+OnChunk = Callable[[int, int], bool]
 
 
 class Decoder:
@@ -70,9 +78,9 @@ class Decoder:
 
     @torch.inference_mode()
     def prefill(
-        self, ids: Sequence[Sequence[int]], cache: BlockCache, chunk: int = 512, progress: Progress | None = None
+        self, ids: Sequence[Sequence[int]], cache: BlockCache, chunk: int = 512, progress: OnChunk | None = None
     ) -> Tensor:
-        """Append the tokens of each request to the cache; logits [B, vocab] after each request's last token.
+        """Append the tokens of each request to the cache; logits (B, vocab) after each request's last token.
 
         Requests may be of unequal length and continue what the cache holds. `progress(done, of)` is called after each
         chunk, in tokens of the longest request; when it returns False, LiveError("cancelled") is raised and the cache
@@ -98,7 +106,7 @@ class Decoder:
 
     @torch.inference_mode()
     def step(self, ids: Sequence[int], cache: BlockCache) -> Tensor:
-        """Append one token to each request; logits [B, vocab] after it."""
+        """Append one token to each request; logits (B, vocab) after it."""
         self._check([[one] for one in ids], cache.batch)
         longest = max(cache.lengths) + 1
         cache.reserve(longest)
@@ -122,8 +130,8 @@ class Decoder:
         return logits
 
     @torch.inference_mode()
-    def recompute(self, ids: Sequence[Sequence[int]], progress: Progress | None = None) -> Tensor:
-        """Logits [B, vocab] after each request's last token, from its whole prefix and no cache.
+    def recompute(self, ids: Sequence[Sequence[int]], progress: OnChunk | None = None) -> Tensor:
+        """Logits (B, vocab) after each request's last token, from its whole prefix and no cache.
 
         `progress(done, of)` is called after each layer; when it returns False, LiveError("cancelled") is raised.
         """
@@ -134,7 +142,7 @@ class Decoder:
 
     @torch.inference_mode()
     def full_logits(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Logits [B, T, vocab] after every token, without a cache; those after a shorter request's end mean nothing."""
+        """Logits (B, T, vocab) after every token, without a cache; those after a shorter request's end mean nothing."""
         self._check(ids, len(ids))
         hidden = self._chunk([list(one) for one in ids], None)
         return self._logits(hidden.flatten(0, 1)).view(len(ids), hidden.shape[1], -1)
@@ -147,8 +155,8 @@ class Decoder:
         elif kind == "mps":
             torch.mps.synchronize()
 
-    def _chunk(self, part: list[list[int]], cache: BlockCache | None, progress: Progress | None = None) -> Tensor:
-        """Hidden states [B, T, hidden] of a chunk of each request, padded on the right to the longest."""
+    def _chunk(self, part: list[list[int]], cache: BlockCache | None, progress: OnChunk | None = None) -> Tensor:
+        """Hidden states (B, T, hidden) of a chunk of each request, padded on the right to the longest."""
         batch, counts = len(part), [len(one) for one in part]
         width = max(counts)
         starts = [0] * batch if cache is None else cache.lengths
@@ -180,7 +188,7 @@ class Decoder:
     def _step(
         self, tokens: Tensor, cos: Tensor, sin: Tensor, cache: BlockCache, plans: dict[int | None, StepPlan]
     ) -> Tensor:
-        """Logits [B, vocab] after one token of each request."""
+        """Logits (B, vocab) after one token of each request."""
         x = F.embedding(tokens, self.weights.embedding)
         for index, (layer, window) in enumerate(zip(self.weights.layers, self.shape.windows, strict=True)):
             query, new = self._project(index, layer, x, cos, sin)
@@ -189,7 +197,7 @@ class Decoder:
         return self._logits(x)
 
     def _project(self, index: int, layer: LayerWeights, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries [N, heads, width] and what the cache keeps [N, parts, KV heads, width], positions applied."""
+        """Queries (N, H, D) and what the cache keeps (N, parts, KV, D) of x (N, hidden), positions applied."""
         shape = self.shape
         fused = layer.qkv(F.rms_norm(x, (shape.hidden_size,), layer.attention_norm, shape.rms_norm_eps))
         if shape.is_latent:

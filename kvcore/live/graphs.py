@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from kvcore.live.attention import StepPlan
+from kvcore.live.attention import RopeTable, StepPlan
 from kvcore.live.cache import BlockCache
-from kvcore.live.rope import RopeTable
 
 Run = Callable[[Tensor, Tensor, Tensor, BlockCache, dict[int | None, StepPlan]], Tensor]
 
@@ -42,7 +41,7 @@ class FixedStep:
         }
 
     def __call__(self, ids: Sequence[int]) -> Tensor:
-        """Logits [B, vocab] after these tokens; the cache must have room, and its lengths are not advanced here."""
+        """Logits (B, vocab) after these tokens; the cache must have room, and its lengths are not advanced here."""
         self._fill(ids)
         if not self._record:
             return self._forward()

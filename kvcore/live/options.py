@@ -35,10 +35,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvcore.errors import LiveError
+from kvcore.live.shape import CACHE_FORMATS
+from kvcore.live.shape import WEIGHT_FORMATS as WEIGHT_FORMATS
 
 DEFAULT_PROMPT = "Explain in a few sentences why the sky is blue."
-WEIGHT_FORMATS = ("bf16", "fp16", "fp32", "int8", "int4")
-KV_FORMATS = ("bf16", "fp16", "fp32", "int8")
+KV_FORMATS = tuple(CACHE_FORMATS)
 MODES = ("cache", "recompute")
 CONTEXTS = (16, 64, 256, 1024)
 RACE_CONTEXTS = (128, 512, 1024)
@@ -112,7 +113,7 @@ class CalibrateOptions:
     batches: tuple[int, ...] = (1,)
 
 
-class Fields:
+class JobFields:
     """The keys of one job: each is taken once with its type and bounds; LiveError names what was wrong."""
 
     def __init__(self, job: Mapping[str, Any]) -> None:
@@ -216,7 +217,7 @@ def _count(name: str, value: object, low: int, high: int) -> int:
     return value
 
 
-def read_setup(fields: Fields) -> Setup:
+def read_setup(fields: JobFields) -> Setup:
     """Which decoder; LiveError names the key that is wrong."""
     return Setup(
         model=fields.text("model"),
@@ -235,7 +236,7 @@ def read_setup(fields: Fields) -> Setup:
 
 def read_run(job: Mapping[str, Any]) -> RunOptions:
     """A `run` job; LiveError names the key that is wrong."""
-    fields = Fields(job)
+    fields = JobFields(job)
     if sum(fields.has(name) for name in ("prompt", "messages", "prompt_tokens")) > 1 and not fields.has("continue_of"):
         raise LiveError("give one of prompt, messages and prompt_tokens")
     options = RunOptions(
@@ -266,7 +267,7 @@ def read_run(job: Mapping[str, Any]) -> RunOptions:
 
 def read_probe(job: Mapping[str, Any]) -> ProbeOptions:
     """A `probe` job."""
-    fields = Fields(job)
+    fields = JobFields(job)
     options = ProbeOptions(
         setup=read_setup(fields),
         contexts=fields.counts("contexts", CONTEXTS, 4, MAX_CONTEXT),
@@ -280,7 +281,7 @@ def read_probe(job: Mapping[str, Any]) -> ProbeOptions:
 
 def read_race(job: Mapping[str, Any]) -> ProbeOptions:
     """A `race` job."""
-    fields = Fields(job)
+    fields = JobFields(job)
     options = ProbeOptions(
         setup=read_setup(fields),
         contexts=fields.counts("contexts", RACE_CONTEXTS, 4, MAX_CONTEXT),
@@ -293,7 +294,7 @@ def read_race(job: Mapping[str, Any]) -> ProbeOptions:
 
 def read_calibrate(job: Mapping[str, Any]) -> CalibrateOptions:
     """A `host`, `load` or `calibrate` job."""
-    fields = Fields(job)
+    fields = JobFields(job)
     options = CalibrateOptions(
         setup=read_setup(fields),
         remeasure=fields.truth("remeasure", False),

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
+from kvcore.live.memory import process_bytes
 from kvcore.live.protocol import Message, decode, encode, read_line
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -94,14 +95,9 @@ class EngineProcess:
         self._threads[0].join(1.0 if self._inbox.empty() else 0.0)
         return self._inbox.empty()
 
-    def resident_bytes(self) -> int | None:
-        """Bytes of memory that it holds, swapped-out ones included; None where this system does not say."""
-        try:
-            status = Path(f"/proc/{self.pid}/status").read_text("ascii", "replace")
-        except OSError:
-            return None
-        fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-        return 1024 * sum(int(fields[name].split()[0]) for name in ("VmRSS", "VmSwap") if name in fields)
+    def memory_bytes(self) -> int | None:
+        """Bytes of memory that it holds; None where it has ended."""
+        return process_bytes(self.pid)
 
     def epitaph(self) -> str:
         """Why it ended, as a sentence; it is ended first where it only closed its output."""

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 Message = dict[str, Any]
+# Takes an event of a job; False where the job was cancelled and should end.
+Emit = Callable[[Message], bool]
+# Takes (what is being done, steps done, steps in all) of something long; False where it should stop.
+OnProgress = Callable[[str, int, int], bool]
 
 VERSION = 1
 # A prompt of a million tokens is refused elsewhere; a line longer than these is nobody's.

@@ -300,7 +300,7 @@ class LiveQueue:
         return None
 
     def _too_large(self, engine: EngineProcess) -> _Stop | None:
-        held, most = engine.resident_bytes(), self.limits.max_memory_bytes
+        held, most = engine.memory_bytes(), self.limits.max_memory_bytes
         if held is None or held <= most:
             return None
         words = f"The engine held {format_bytes(held)} of memory where {format_bytes(most)} is the limit and was ended."

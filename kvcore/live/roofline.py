@@ -8,22 +8,18 @@ a + b × tokens + c × tokens², through three; in a layer with a window the con
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from kvcore.errors import LiveError
-from kvcore.live.counts import matrices, step_weight_bytes
 from kvcore.live.host import Host
-from kvcore.live.predict import cache_format
-from kvcore.live.shape import LiveShape, model_of
-from kvcore.size import Term
+from kvcore.live.options import Setup
+from kvcore.live.shape import LiveShape, cache_format, matrices, model_of, step_weight_bytes
+from kvcore.terms import Term
 from kvcore.timing import decode_cache_work, prefill_cache_work
 from kvcore.units import GB, check_batch, check_tokens
 
-# Where the points of a calibration are best taken: between them predictions are inside the calibrated range.
-DECODE_CONTEXTS = (16, 2048)
-PREFILL_TOKENS = (16, 256, 2048)
 # Small operations of one decoder layer, such as norms, rotary positions, views and the two residuals: an estimate.
 _OPERATIONS_PER_LAYER = 30
 _MATRIX_FORMATS = ("bf16", "fp16", "fp32")
@@ -44,7 +40,7 @@ class Predicted(float):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class StepEstimate:
     """Seconds of a step by the machine's rates alone, and what they are made of; `terms` explains them.
 
     `arithmetic_s` replaces `weights_s` where it is longer, not both count.
@@ -63,7 +59,7 @@ class Estimate:
 
 def estimate_decode(
     host: Host, shape: LiveShape, context: int, batch: int = 1, *, weight_format: str = "bf16", kv_format: str = "bf16"
-) -> Estimate:
+) -> StepEstimate:
     """A step that makes one token for each of `batch` requests at a context of `context` tokens, that one counted.
 
     Weights are read once for all requests, the cache of each once. Raises LiveError where the host's rates lack what is
@@ -84,7 +80,7 @@ def estimate_prefill(
     reused: int = 0,
     weight_format: str = "bf16",
     kv_format: str = "bf16",
-) -> Estimate:
+) -> StepEstimate:
     """Taking in `tokens` new tokens of each of `batch` requests, whose cache holds `reused` tokens already.
 
     Arithmetic of attention counts at the rate of matrices, which flatters it. Weights that are packed for decode are
@@ -105,7 +101,7 @@ def _multiplied(shape: LiveShape, tokens: int, logits: int) -> int:
 
 def _estimate(
     host: Host, shape: LiveShape, weight_format: str, kv_format: str, operations: int, cache_bytes: int, moved: str
-) -> Estimate:
+) -> StepEstimate:
     read = step_weight_bytes(shape, weight_format)
     rate = _rate(host.gemv_bytes_per_s, weight_format, host.read_bandwidth_bytes_per_s, "read bandwidth")
     # A cache is read by the same kind of kernel as weights of its format.
@@ -125,7 +121,9 @@ def _estimate(
         for (name, formula), value in zip(texts, values, strict=True)
     )
     weights_s, arithmetic_s, cache_s, overhead_s = values
-    return Estimate(weights_s=weights_s, arithmetic_s=arithmetic_s, cache_s=cache_s, overhead_s=overhead_s, terms=terms)
+    return StepEstimate(
+        weights_s=weights_s, arithmetic_s=arithmetic_s, cache_s=cache_s, overhead_s=overhead_s, terms=terms
+    )
 
 
 def _rate(rates: Mapping[str, float], name: str, stand_in: float, what: str) -> float:
@@ -159,7 +157,7 @@ class PrefillCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Measured lines and a curve for one model as it was run. Make one with `calibrate`.
+    """Measured lines and a curve for one model as it was run. Make one with `fit_calibration`.
 
     `windows` are pairs of (window, 0 for none; number of layers), empty where every layer sees everything.
     """
@@ -228,7 +226,7 @@ class Calibration:
         )
 
 
-def calibrate(
+def fit_calibration(
     decode: Sequence[tuple[int, int, float]],
     prefill: Sequence[tuple[int, float]] = (),
     *,
@@ -251,6 +249,31 @@ def calibrate(
     lines = [_line(batch, decode, counted) for batch in sorted({point[0] for point in decode})]
     about = {"model": model, "attention": attention, "weight_format": weight_format, "kv_format": kv_format}
     return Calibration(decode=tuple(lines), prefill=_curve(prefill) if prefill else None, windows=counted, **about)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivePredictor:
+    """Calibrated where that was done, else by the machine's rates alone."""
+
+    shape: LiveShape
+    host: Host
+    setup: Setup
+    calibration: Calibration | None = None
+
+    def decode(self, context: int, batch: int) -> float | None:
+        known = self.calibration.predict_decode_s(context, batch) if self.calibration else None
+        return known if known is not None else self._estimated(estimate_decode, context, batch)
+
+    def prefill(self, tokens: int, batch: int, reused: int = 0) -> float | None:
+        known = self.calibration.predict_prefill_s(tokens, batch, reused) if self.calibration else None
+        return known if known is not None else self._estimated(estimate_prefill, tokens, batch, reused=reused)
+
+    def _estimated(self, estimate: Callable[..., Any], count: int, batch: int, **more: int) -> float | None:
+        formats = {"weight_format": self.setup.weight_format, "kv_format": self.setup.kv_format}
+        try:
+            return float(estimate(self.host, self.shape, count, batch, **formats, **more).seconds)
+        except LiveError:
+            return None
 
 
 def share_of_bandwidth(host: Host, bytes_read: int, seconds: float) -> float:

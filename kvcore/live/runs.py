@@ -8,9 +8,12 @@ summary(record).ttft_s
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from statistics import median
@@ -19,30 +22,193 @@ from typing import Any, Literal, NoReturn
 from kvcore.errors import LiveError
 from kvcore.live.host import Host
 from kvcore.live.roofline import Calibration
-from kvcore.live.run_events import (
-    BYTES,
-    COUNT,
-    HEAD,
-    MAX_NAME,
-    MEASURED,
-    NAME,
-    TEXT,
-    Value,
-    check_values,
-    checked,
-    is_seconds,
-    kept,
-    one_of,
-    tidy_text,
-    timed,
-)
+
+MAX_TEXT = 20_000
+MAX_NAME = 200
+_MAX_COUNT = 2**62
+_MAX_SECONDS = 1e7
+# A path in a message or an origin would tell whose machine it was: its last part says enough.
+_PATH = re.compile(r"(?<![\w.:/<])(?:[A-Za-z]:\\|~?/|\\\\)[^\s'\"<>|]*")
+# The longest wait that a replay keeps where nothing was measured: loading, or a person who thinks.
+_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRule:
+    """What a value may be: a test, and its description for a message."""
+
+    expected: str
+    accepts: Callable[[object], bool]
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_COUNT
+
+
+def is_seconds(value: object) -> bool:
+    """Whether this is a finite time of at least 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX_SECONDS
+
+
+def _is_text(value: object, limit: int = MAX_TEXT) -> bool:
+    # A half of a surrogate pair is text to Python and an error to whoever has to write it.
+    return isinstance(value, str) and len(value) <= limit and not re.search("[\ud800-\udfff]", value)
+
+
+def _is_line(value: object) -> bool:
+    return isinstance(value, str) and "\n" not in value and _is_text(value, MAX_NAME)
+
+
+def _or_none(kind: ValueRule) -> ValueRule:
+    return ValueRule(f"{kind.expected} or null", lambda value: value is None or kind.accepts(value))
+
+
+def one_of(*words: str) -> ValueRule:
+    """A value that is one of these words."""
+    return ValueRule(" or ".join(map(repr, words)), lambda value: isinstance(value, str) and value in words)
+
+
+COUNT = ValueRule("a whole number of at least 0", _is_count)
+SECONDS = ValueRule("seconds, at least 0", is_seconds)
+TEXT = ValueRule(f"a text of at most {MAX_TEXT:,} characters", _is_text)
+NAME = ValueRule(f"one line of at most {MAX_NAME} characters", _is_line)
+MODE = one_of("cache", "recompute")
+MAYBE_COUNT, MAYBE_SECONDS, MAYBE_NAME = _or_none(COUNT), _or_none(SECONDS), _or_none(NAME)
+
+# What the model, its weights and its formats were; the first "ready" of a run is its record's head.
+HEAD: Mapping[str, ValueRule] = {
+    "model": NAME, "title": NAME, "weights": one_of("real", "random"), "cut_from": MAYBE_COUNT, "layers": COUNT,
+    "parameters": COUNT, "weight_bytes": COUNT, "device": NAME, "threads": COUNT, "attention": NAME,
+    "weight_format": NAME, "kv_format": NAME, "origin": NAME, "attention_name": MAYBE_NAME,
+    "context_limit": MAYBE_COUNT,
+}  # fmt: skip
+BYTES: Mapping[str, ValueRule] = {
+    "reserved_bytes": MAYBE_COUNT, "resident_bytes": MAYBE_COUNT,
+    "predicted_reserved_bytes": MAYBE_COUNT, "predicted_resident_bytes": MAYBE_COUNT,
+}  # fmt: skip
+EVENTS: Mapping[str, Mapping[str, ValueRule]] = {
+    "ready": HEAD,
+    "progress": {"what": NAME, "done": COUNT, "of": COUNT},
+    "prefill": {
+        "mode": MODE, "tokens": COUNT, "reused": COUNT, "batch": COUNT, "seconds": SECONDS,
+        "predicted_s": MAYBE_SECONDS, **BYTES,
+    },
+    "token": {
+        "mode": MODE, "index": COUNT, "context": COUNT, "seconds": SECONDS, "predicted_s": MAYBE_SECONDS, "id": COUNT,
+        "text": TEXT, **BYTES,
+    },
+    "probe": {
+        "mode": MODE, "variant": NAME, "context": COUNT, "batch": MAYBE_COUNT, "seconds": SECONDS,
+        "predicted_s": MAYBE_SECONDS, "repeats": MAYBE_COUNT, "low_s": MAYBE_SECONDS, "high_s": MAYBE_SECONDS, **BYTES,
+    },
+    "truncated": {"mode": MODE, "variant": MAYBE_NAME, "why": one_of("time", "tokens", "memory"), "at": COUNT},
+    "note": {"text": TEXT},
+    "done": {"reason": one_of("length", "stop", "time", "cancelled")},
+    "error": {"message": TEXT},
+}  # fmt: skip
+MEASURED = ("prefill", "token", "probe")
+# How often a point was timed, the fastest and the slowest time: runs that were exported before do not have them.
+_OPTIONAL: Mapping[str, frozenset[str]] = {"probe": frozenset({"repeats", "low_s", "high_s"})}
+# Values that may name a folder of the machine.
+_MAY_HOLD_PATHS = {
+    "ready": ("model", "title", "origin"),
+    "error": ("message",),
+    "note": ("text",),
+    "progress": ("what",),
+}
+
+
+def recorded_event(raw: Mapping[str, Any]) -> dict[str, Any] | None:
+    """An event of the engine as a record keeps it, without paths and unknown values; None for one of another kind.
+
+    Raises LiveError for a value that is not what the table says.
+    """
+    kind = raw.get("event")
+    if not isinstance(kind, str) or kind not in EVENTS:
+        return None
+    table = EVENTS[kind]
+    event: dict[str, Any] = {"event": kind} | {name: raw.get(name) for name in table}
+    if kind == "token" and "token_id" in raw:
+        # A queue puts the job's number under "id".
+        event["id"] = raw["token_id"]
+    for name in _MAY_HOLD_PATHS.get(kind, ()):
+        if isinstance(event[name], str):
+            event[name] = without_paths(event[name])
+    return check_event(event, f"event {kind}")
+
+
+def check_event(event: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The same event, if it is one: every value of its kind there and right, and none besides; LiveError otherwise."""
+    kind = event.get("event")
+    if not isinstance(kind, str) or kind not in EVENTS:
+        raise LiveError(f"{where}: event is {str(kind)[:40]!r}, expected one of {', '.join(EVENTS)}")
+    values = {name: value for name, value in event.items() if name not in ("event", "t")}
+    missing = dict.fromkeys(_OPTIONAL.get(kind, frozenset()) - values.keys())
+    check_values(values | missing, EVENTS[kind], where)
+    return {**event, **missing}
+
+
+def check_values(values: Mapping[str, Any], table: Mapping[str, ValueRule], where: str) -> None:
+    """Raises LiveError where a value is missing, unknown or not what the table says."""
+    if unknown := [str(name)[:40] for name in values if name not in table]:
+        raise LiveError(f"{where}: {unknown[0]!r} is not a known key")
+    for name, value in table.items():
+        if name not in values:
+            raise LiveError(f"{where}: {name} is missing, expected {value.expected}")
+        if not value.accepts(values[name]):
+            raise LiveError(f"{where}: {name} is {str(values[name])[:40]!r}, expected {value.expected}")
+
+
+def tidy_text(text: str) -> str:
+    """The text as a record holds it: cut where it is too long, half characters replaced."""
+    whole = re.sub("[\ud800-\udfff]", "\ufffd", text)
+    return whole if len(whole) <= MAX_TEXT else whole[: MAX_TEXT - 1] + "…"
+
+
+def without_paths(text: str) -> str:
+    """The text with every path in it cut to its last part."""
+    return _PATH.sub(lambda found: re.split(r"[\\/]", found[0].rstrip("\\/"))[-1], text)
+
+
+def with_times(events: Sequence[tuple[float | None, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The events with "t", seconds since the start, from the clock that each came with, if any.
+
+    What was measured takes at least the time that was measured; where nothing was measured (a model is loaded, a
+    person thinks) a wait counts for at most a second. Without a clock a prefill's progress is spread over its time.
+    """
+    made: list[dict[str, Any]] = []
+    now, ended, last = 0.0, 0.0, None
+    coming = 0.0
+    lengths = [0.0] * len(events)
+    for place in range(len(events) - 1, -1, -1):
+        event = events[place][1]
+        if event["event"] in MEASURED:
+            coming = event["seconds"] if event["event"] == "prefill" else 0.0
+        lengths[place] = coming
+    for (at, event), length in zip(events, lengths, strict=True):
+        measured = event["event"] in MEASURED
+        seconds = event["seconds"] if measured else 0.0
+        waited = 0.0 if at is None or last is None else max(0.0, at - last)
+        now += min(waited, seconds + _PAUSE_S)
+        if measured:
+            now = max(now, ended + seconds)
+            ended = now
+        elif event["event"] == "progress":
+            if at is None and event["what"] == "prefill" and event["of"]:
+                now = max(now, ended + length * min(1.0, event["done"] / event["of"]))
+        else:
+            ended = max(ended, now)
+        last = at if at is not None else last
+        made.append({"t": now, **event})
+    return made
+
 
 SCHEMA = 1
 MAX_BYTES = 4 * 2**20
 MAX_EVENTS = 30_000
 Mode = Literal["cache", "recompute", "both"]
 
-_ABOUT: Mapping[str, Value] = {
+_ABOUT: Mapping[str, ValueRule] = {
     "name": NAME, "made_at": NAME, "kind": one_of("run", "probe", "race"), "prompt": TEXT, "prompt_tokens": COUNT,
     "batch": COUNT,
 }  # fmt: skip
@@ -70,7 +236,7 @@ class RunRecord:
     `made_at` is UTC to the second. `weights` says whether the model's own were used or random ones of its shape;
     `cut_from` the shipped number of layers where there are fewer. `events` are the engine's, each with "t", seconds
     since the start. `prompt` and `prompt_tokens` are those of the first turn, a request; `later_prompts` what was
-    said in the turns after it, of which `Summary.turn_tokens` counts the tokens.
+    said in the turns after it, of which `RunSummary.turn_tokens` counts the tokens.
     """
 
     name: str
@@ -110,7 +276,7 @@ class RunRecord:
     def text(self) -> str:
         """What the first request generated; of the cached run where there are two."""
         mode = "recompute" if self.mode == "recompute" else "cache"
-        return "".join(event["text"] for event in _of(self.events, "token", mode))
+        return "".join(event["text"] for event in _events_of(self.events, "token", mode))
 
     @property
     def bytes(self) -> CacheFigures | None:
@@ -138,7 +304,7 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class RunSummary:
     """The figures of a run; None where that was not measured.
 
     `ttft_s` is the first turn's prefill, with the cache if it was used. Times per token are medians over the tokens
@@ -187,7 +353,7 @@ def from_events(
             machine = Host.from_dict(raw.get("host"))
         elif raw.get("event") == "calibration":
             calibration = Calibration.from_dict(raw.get("calibration"))
-        event = kept(raw)
+        event = recorded_event(raw)
         if event is None or (head is None and event["event"] != "ready"):
             continue
         if head is None:
@@ -211,7 +377,7 @@ def from_events(
     }
     check_values(about, _ABOUT, "run")
     return RunRecord(
-        **about, **head, machine=machine, calibration=calibration, events=tuple(timed(found)),
+        **about, **head, machine=machine, calibration=calibration, events=tuple(with_times(found)),
         later_prompts=tuple(tidy_text(one) for one in later_prompts[:_MAX_TURNS]),
     )  # fmt: skip
 
@@ -285,7 +451,7 @@ def _read_events(raw: object) -> tuple[dict[str, Any], ...]:
         if not is_seconds(at) or at < before:
             raise LiveError(f"{where}: t is {str(at)[:40]!r}, expected seconds of at least {before:g}")
         before = at
-        events.append(checked(event, where))
+        events.append(check_event(event, where))
     if not any(event["event"] in MEASURED for event in events):
         raise LiveError("run: its events hold nothing that was measured")
     return tuple(events)
@@ -312,13 +478,13 @@ def replay(record: RunRecord, now_s: float, after: int = 0) -> list[Mapping[str,
     return list(timeline[after:due])
 
 
-def summary(record: RunRecord) -> Summary:
-    """The figures of a run; see Summary for what each one is."""
-    cached, again = _of(record.events, "prefill", "cache"), _of(record.events, "prefill", "recompute")
+def summary(record: RunRecord) -> RunSummary:
+    """The figures of a run; see RunSummary for what each one is."""
+    cached, again = _events_of(record.events, "prefill", "cache"), _events_of(record.events, "prefill", "recompute")
     first = cached[0] if cached else None
     token_s, tokens = _token_seconds(record.events, "cache")
     recompute_s, _ = _token_seconds(record.events, "recompute")
-    return Summary(
+    return RunSummary(
         ttft_s=first["seconds"] if first else None,
         prefill_tokens=first["tokens"] if first else None,
         prefill_tokens_per_s=_rate(first["tokens"] * max(1, first["batch"]), first["seconds"]) if first else None,
@@ -339,13 +505,13 @@ def summary(record: RunRecord) -> Summary:
     )
 
 
-def _of(events: Sequence[Mapping[str, Any]], kind: str, mode: str) -> list[Mapping[str, Any]]:
+def _events_of(events: Sequence[Mapping[str, Any]], kind: str, mode: str) -> list[Mapping[str, Any]]:
     return [event for event in events if event["event"] == kind and event["mode"] == mode]
 
 
 def _token_seconds(events: Sequence[Mapping[str, Any]], mode: str) -> tuple[float | None, int]:
     """(median seconds of a decode step, number of tokens); the first token of a turn comes out of its prefill."""
-    tokens = _of(events, "token", mode)
+    tokens = _events_of(events, "token", mode)
     steps = [event["seconds"] for event in tokens if event["index"] > 0]
     return (median(steps) if steps else None), len(tokens)
 
@@ -357,17 +523,58 @@ def _rate(tokens: int, seconds: float | None) -> float | None:
 def _ratio(events: Sequence[Mapping[str, Any]]) -> float | None:
     """Recompute over cache at the same contexts: the last five of a run, the longest of a probe."""
     by_mode = [
-        {event["context"]: event["seconds"] for event in _of(events, "token", mode) if event["index"] > 0}
+        {event["context"]: event["seconds"] for event in _events_of(events, "token", mode) if event["index"] > 0}
         for mode in ("cache", "recompute")
     ]
     if by_mode[0].keys() & by_mode[1].keys():
         last = _LAST
     else:
         by_mode = [
-            {event["context"]: event["seconds"] for event in _of(events, "probe", mode)}
+            {event["context"]: event["seconds"] for event in _events_of(events, "probe", mode)}
             for mode in ("cache", "recompute")
         ]
         last = 1
     cached, again = by_mode
     shared = sorted(context for context in cached.keys() & again.keys() if cached[context] > 0)[-last:]
     return median(again[context] / cached[context] for context in shared) if shared else None
+
+
+# Columns of the table that `to_csv_rows` makes, in order.
+COLUMNS = (
+    "run", "model", "weights", "attention", "weight_format", "kv_format", "device", "t", "event", "turn", "mode",
+    "variant", "batch", "tokens", "reused", "index", "context", "seconds", "predicted_s", "repeats", "low_s", "high_s",
+    *BYTES, "id", "text",
+)  # fmt: skip
+
+
+def to_csv_rows(record: RunRecord) -> list[dict[str, str | int | float | None]]:
+    """One row for every time that was measured, all with the columns COLUMNS; None where a column does not apply.
+
+    `turn` counts the turns of a conversation from 1; a turn's prefill has its new tokens in `tokens`. A text that a
+    spreadsheet would take for a formula gets an apostrophe in front.
+    """
+    about = {name: getattr(record, name) for name in COLUMNS if name in HEAD} | {
+        "run": record.name,
+        "batch": record.batch,
+    }
+    first = "recompute" if record.mode == "recompute" else "cache"
+    rows: list[dict[str, Any]] = []
+    turn = 0
+    for event in record.events:
+        if event["event"] in MEASURED:
+            turn += event["event"] == "prefill" and event["mode"] == first
+            rows.append(about | {"turn": turn or None} | {k: value for k, value in event.items() if value is not None})
+    return [{name: _cell(row.get(name)) for name in COLUMNS} for row in rows]
+
+
+def to_csv(record: RunRecord) -> str:
+    """The same rows as a CSV text: whole numbers as such, nothing where a column does not apply."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(to_csv_rows(record))
+    return text.getvalue()
+
+
+def _cell(value: Any) -> str | int | float | None:
+    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kvcore.errors import LiveError
-from kvcore.live import models
-from kvcore.live.generate import Cancelled, Emit
-from kvcore.live.host import Host, available_memory_bytes, measure
+from kvcore.live import memory, models
+from kvcore.live.generate import Cancelled
+from kvcore.live.host import Host, device_memory, measure
 from kvcore.live.options import Setup
-from kvcore.live.predict import predicted_bytes
+from kvcore.live.protocol import Emit, OnProgress
 from kvcore.live.roofline import Calibration
 from kvcore.live.settings import Limits, read_limits
-from kvcore.live.shape import LiveShape, as_variant, cut, parameters, shape_from_config, shape_of_catalogue
+from kvcore.live.shape import (
+    LiveShape,
+    as_variant,
+    cut,
+    parameters,
+    predicted_bytes,
+    shape_from_config,
+    shape_of_catalogue,
+)
 from kvcore.live.tokenizer import ByteTokenizer, Tokenizer
 from kvcore.sources import catalogue
 from kvcore.units import format_bytes
 
 # Caches of conversations that are kept; the one that was used longest ago goes first.
 MAX_CONVERSATIONS = 4
-_DTYPES = {"fp32": "float32", "fp16": "float16"}  # Packed formats are packed from bfloat16.
 # Seconds between two reports of one progress.
 _PROGRESS_S = 0.1
 # Where a model's files are on this machine already.
@@ -45,7 +51,7 @@ class Conversation:
 
 
 @dataclass(slots=True, kw_only=True)
-class Loaded:
+class LoadedModel:
     """A decoder that is ready, and what is known of it; `calibrations` by cache format."""
 
     setup: Setup
@@ -84,7 +90,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundModel:
     """A model before its weights are read; `folder` None: random weights."""
 
     shape: LiveShape
@@ -94,7 +100,7 @@ class Found:
     folder: Path | None
 
 
-class Speaker:
+class Reporter:
     """emit for one job: raises Cancelled as soon as it returns False, and tells progress not too often."""
 
     def __init__(self, emit: Emit) -> None:
@@ -108,12 +114,12 @@ class Speaker:
             self.cancelled = True
         return not self.cancelled
 
-    def say(self, event: dict[str, Any]) -> None:
+    def send(self, event: dict[str, Any]) -> None:
         if not self(event):
             raise Cancelled
 
     def note(self, text: str) -> None:
-        self.say({"event": "note", "text": text})
+        self.send({"event": "note", "text": text})
 
     def progress(self, what: str, done: int, of: int) -> bool:
         """Tell a step of something long; False where it should stop."""
@@ -131,29 +137,29 @@ class Session:
         self.limits = limits or read_limits()
         self.conversations: OrderedDict[str, Conversation] = OrderedDict()
         self._hosts: dict[str, Host] = {}
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedModel | None = None
 
-    def host(self, speaker: Speaker, device: str = "auto", *, remeasure: bool = False) -> Host:
+    def host(self, reporter: Reporter, device: str = "auto", *, remeasure: bool = False) -> Host:
         """The machine as measured; the first time ever, or again with `remeasure`, this takes seconds."""
         if device not in self._hosts or remeasure:
-            self._hosts[device] = measure(speaker.progress, remeasure=remeasure, device=device)
-        if speaker.cancelled:
+            self._hosts[device] = measure(reporter.progress, remeasure=remeasure, device=device)
+        if reporter.cancelled:
             raise Cancelled
         return self._hosts[device]
 
-    def load(self, setup: Setup, speaker: Speaker) -> Loaded:
+    def load(self, setup: Setup, reporter: Reporter) -> LoadedModel:
         """The decoder that a job asks for: the one that is there, or a new one in its place.
 
         Emits `host` and `ready`. LiveError says why it cannot be had.
         """
         if self.limits.off:
             raise LiveError("the live engine is turned off on this machine (KV_LIVE_OFF)")
-        host = self.host(speaker, setup.device)
-        speaker.say({"event": "host", "host": host.to_dict()})
+        host = self.host(reporter, setup.device)
+        reporter.send({"event": "host", "host": host.to_dict()})
         if self._loaded is None or _decides(self._loaded.setup) != _decides(setup):
             self.forget()
-            self._loaded = self.build(setup, host, speaker)
-        speaker.say(self._loaded.ready(setup))
+            self._loaded = self.build(setup, host, reporter)
+        reporter.send(self._loaded.ready(setup))
         return self._loaded
 
     def forget(self) -> None:
@@ -162,29 +168,29 @@ class Session:
         self.conversations.clear()
         _free()
 
-    def build(self, setup: Setup, host: Host, speaker: Speaker, found: Found | None = None) -> Loaded:
+    def build(self, setup: Setup, host: Host, reporter: Reporter, found: FoundModel | None = None) -> LoadedModel:
         """A new decoder, beside what is loaded already."""
         import torch
 
         from kvcore.live.decoder import Decoder
-        from kvcore.live.weights import load_safetensors, random_weights
+        from kvcore.live.weights import dtype_of, load_safetensors, random_weights
 
         device = host.device
         threads = setup.threads or host.threads
         torch.set_num_threads(threads)
-        found = found or find(setup, speaker.progress)
-        if speaker.cancelled:
+        found = found or find(setup, reporter.progress)
+        if reporter.cancelled:
             raise Cancelled
         self.check_fits(found.shape, setup.weight_format, 0, device)
-        dtype = getattr(torch, _DTYPES.get(setup.weight_format, "bfloat16"))
-        speaker.progress("Weights", 0, 1)
+        dtype = dtype_of(setup.weight_format)
+        reporter.progress("Weights", 0, 1)
         if found.folder is None:
             weights = random_weights(found.shape, dtype, device)
         else:
             weights = load_safetensors(found.folder, found.shape, dtype, device)
         decoder = Decoder(found.shape, weights, device=device, weight_format=setup.weight_format)
-        speaker.progress("Weights", 1, 1)
-        return Loaded(
+        reporter.progress("Weights", 1, 1)
+        return LoadedModel(
             setup=setup,
             shape=found.shape,
             decoder=decoder,
@@ -213,13 +219,12 @@ class Session:
     def available_bytes(self, device: str) -> int:
         """Memory that may still be taken: what is free on the device, within the limit of the settings."""
         if device != "cpu":
-            from kvcore.live.host_rates import device_memory
-
             found = device_memory(device)
-            return found[1] if found else available_memory_bytes()
-        return max(0, min(available_memory_bytes(), self.limits.max_memory_bytes - _resident_bytes()))
+            return found[1] if found else memory.available_bytes()
+        held = memory.process_bytes() or 0
+        return max(0, min(memory.available_bytes(), self.limits.max_memory_bytes - held))
 
-    def cache_bytes(self, loaded: Loaded, setup: Setup, lengths: Sequence[int]) -> int:
+    def cache_bytes(self, loaded: LoadedModel, setup: Setup, lengths: Sequence[int]) -> int:
         """Bytes that a cache of these lengths reserves; LiveError where they do not fit."""
         needed = predicted_bytes(loaded.shape, setup.kv_format, lengths, setup.block_tokens).reserved
         self.check_fits(loaded.shape, setup.weight_format, needed, loaded.device, held=True)
@@ -233,7 +238,7 @@ class Session:
             self.conversations.popitem(last=False)
 
 
-def find(setup: Setup, progress: Callable[[str, int, int], bool]) -> Found:
+def find(setup: Setup, progress: OnProgress) -> FoundModel:
     """The model's shape, and its weights where they are wanted; LiveError says what cannot be had.
 
     Random weights wherever they are asked for, layers are left out, or the attention is one that the model's own
@@ -244,7 +249,7 @@ def find(setup: Setup, progress: Callable[[str, int, int], bool]) -> Found:
     keeps = setup.layers is None and (attention in ("", "shipped") or attention.startswith("sliding"))
     if setup.weights == "real" and not keeps:
         raise LiveError(f"{setup.attention} and fewer layers have no trained weights; choose weights random")
-    prepared: models.Prepared | None = None
+    prepared: models.PreparedModel | None = None
     if keeps and setup.weights != "random":
         prepared = models.prepare(name, progress, allow_hub=setup.allow_hub)
         shape, origin, folder = shape_from_config(prepared.config, _plain(name)), prepared.origin, prepared.folder
@@ -254,7 +259,7 @@ def find(setup: Setup, progress: Callable[[str, int, int], bool]) -> Found:
     shape = as_variant(shape, setup.attention)
     if setup.layers is not None:
         shape = cut(shape, setup.layers)
-    return Found(
+    return FoundModel(
         shape=shape,
         tokenizer=prepared.tokenizer if prepared else None,
         title=_title(name),
@@ -263,7 +268,7 @@ def find(setup: Setup, progress: Callable[[str, int, int], bool]) -> Found:
     )
 
 
-def _shape_only(name: str, progress: Callable[[str, int, int], bool]) -> tuple[LiveShape, models.Prepared | None]:
+def _shape_only(name: str, progress: OnProgress) -> tuple[LiveShape, models.PreparedModel | None]:
     """The shape, and the tokenizer's files where they are on this machine: text means nothing then, but counts do."""
     known = {one.id.lower(): one.where for one in models.listed()}
     if known.get(name.lower()) in _HERE or Path(name).is_dir():
@@ -294,12 +299,3 @@ def _free() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _resident_bytes() -> int:
-    """What this process holds in memory; 0 on systems without /proc."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -11,29 +11,29 @@ KV_LIVE_HUB=0              visitors may not have models downloaded from the Hub 
 KV_LIVE_IDLE_SECONDS       an engine that has nothing to do for so long ends and frees its memory (900)
 
 A limit on the address space (RLIMIT_AS) would refuse what torch merely maps: gigabytes that it never touches, and on
-CUDA far more. The queue therefore watches what the engine really holds, resident and swapped out, and ends it
-when that passes the limit. That is on Linux; other systems do not say it where it can be read without another
-package, and there the limit is that of the jobs themselves. Memory on an accelerator is not part of it.
+CUDA far more. The queue therefore watches what the engine really holds, resident and swapped out where the system tells
+of it, and ends it when that passes the limit. Memory on an accelerator is not part of it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvcore.errors import LiveError, UnitError
+from kvcore.live.memory import machine_bytes
 from kvcore.units import GIB, parse_bytes
 
+PROGRAM = "kv-cache-explorer"
 # Longer than a background tab, whose timers browsers slow to one a second, needs between two polls.
 LEASE_SECONDS = 10.0
 
 _YES = {"1", "true", "yes", "on"}
 _NO = {"", "0", "false", "no", "off"}
 _SHARE_OF_MEMORY = 0.75
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,24 +93,23 @@ def check_source(limits: Limits, model: object, download: bool = False) -> None:
         raise LiveError("folders of this server are offered only where KV_LIVE_FOLDERS names them")
 
 
-def machine_memory_bytes() -> int | None:
-    """Bytes of memory that processes here can have: the machine's, or the container's where that is less.
+def user_cache() -> Path:
+    """This program's folder in the user's cache: XDG_CACHE_HOME, else where the platform keeps caches.
 
-    None where the system does not say.
+    It is made where it is missing; LiveError where it cannot be written.
     """
-    known = [limit for path in _CGROUP_LIMITS if (limit := _cgroup_bytes(Path(path))) is not None]
-    # Windows has no sysconf.
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return min(known, default=None)
-
-
-def _cgroup_bytes(path: Path) -> int | None:
+    stated = os.environ.get("XDG_CACHE_HOME", "")
+    usual = Path("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
     try:
-        text = path.read_text("ascii").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() else None
+        base = Path(stated) if Path(stated).is_absolute() else usual.expanduser()
+        folder = base / PROGRAM
+        folder.mkdir(parents=True, exist_ok=True)
+        is_writable = os.access(folder, os.W_OK | os.X_OK)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home.
+        is_writable = False
+    if not is_writable:
+        raise LiveError("the user's cache folder cannot be written; set XDG_CACHE_HOME to a folder that can")
+    return folder
 
 
 def _switch(env: Mapping[str, str], name: str, default: str = "") -> bool:
@@ -142,7 +141,7 @@ def _count(env: Mapping[str, str], name: str, default: int, most: int) -> int:
 def _memory(env: Mapping[str, str], name: str) -> int:
     text = env.get(name, "").strip()
     if not text:
-        return int((machine_memory_bytes() or 8 * GIB) * _SHARE_OF_MEMORY)
+        return int(machine_bytes() * _SHARE_OF_MEMORY)
     try:
         value = parse_bytes(text)
     except UnitError as error:

@@ -1,37 +1,34 @@
-"""The shape of a decoder that the live engine can run: read from a configuration, varied, cut, counted. No torch."""
+"""The shape of a decoder that the live engine can run: read from a configuration, varied, cut, counted. No torch.
+
+Counted are its parameters, the bytes of its weights in each format, and the bytes that its cache should take, from the
+same memories as on the Size screen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from kvcore.errors import KVCoreError, LiveError
-from kvcore.live.counts import check_weight_format, parameters, step_weight_bytes, weight_bytes
+from kvcore.formats import KVFormat, kv_format
 from kvcore.model import Attention, Latent, Memory, Model, model_from_config
 from kvcore.model.keys import Keys
 from kvcore.sources import catalogue
 from kvcore.units import parse_tokens
 from kvcore.variants import variants
 
-__all__ = [
-    "FAMILIES",
-    "VARIANTS",
-    "LiveShape",
-    "as_variant",
-    "check_weight_format",
-    "cut",
-    "model_of",
-    "parameters",
-    "shape_from_config",
-    "shape_of_catalogue",
-    "step_weight_bytes",
-    "weight_bytes",
-]
-
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 VARIANTS = "shipped, mha, gqa:G, mqa, mla, mla:R+P, sliding:W, sliding:W/N"
-# What each kind of rotary scaling must state, and what it may; their formulas are in rope.py.
+WEIGHT_FORMATS = ("bf16", "fp16", "fp32", "int8", "int4")
+ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+# Numbers that share one scale and zero in the packed 4-bit format.
+INT4_GROUP = 32
+# The engine's cache formats and what kvcore calls them: its int8 keeps one fp32 scale a token and KV head (for K and
+# for V), or one a token for a latent.
+CACHE_FORMATS = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8_per_token_head"}
+# What each kind of rotary scaling must state, and what it may; their formulas are in attention.py.
 _ROPE_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "default": ((), ()),
     "linear": (("factor",), ()),
@@ -165,6 +162,11 @@ def as_variant(shape: LiveShape, text: str) -> LiveShape:
     varied = build(shape, argument)
     _check(varied)
     return varied
+
+
+def default_latent(shape: LiveShape) -> str:
+    """The latent attention that a shape gets where no widths are named: in DeepSeek's proportion to the head."""
+    return f"mla:{4 * shape.head_dim}+{max(2, shape.head_dim // 2)}"
 
 
 def cut(shape: LiveShape, layers: int) -> LiveShape:
@@ -332,3 +334,133 @@ def _number(value: Any, name: str) -> float:
     if not usable:
         raise LiveError(f"config.json: {name} is {str(value)[:40]}; expected a positive number")
     return float(value)
+
+
+def matrices(shape: LiveShape) -> dict[str, tuple[int, int]]:
+    """(rows, columns) of the matrices of one layer that every token multiplies with, by name."""
+    out = shape.num_heads * shape.head_dim
+    return {
+        "qkv": (shape.qkv_width, shape.hidden_size),
+        "o": (shape.hidden_size, out),
+        "gate_up": (2 * shape.intermediate_size, shape.hidden_size),
+        "down": (shape.hidden_size, shape.intermediate_size),
+    }
+
+
+def parameters(shape: LiveShape) -> int:
+    """Every number of the model's weights, biases and norms included; a tied head is counted once."""
+    embedding = shape.vocab_size * shape.hidden_size
+    return embedding * (1 if shape.tied else 2) + shape.num_layers * _layer_parameters(shape) + shape.hidden_size
+
+
+def weight_bytes(shape: LiveShape, weight_format: str) -> int:
+    """Bytes that the engine holds for the weights in a format.
+
+    int8 and int4 keep the 16-bit weights beside the packed ones: prefill multiplies with the former.
+    """
+    check_weight_format(weight_format)
+    if weight_format in ELEMENT_BYTES:
+        return parameters(shape) * ELEMENT_BYTES[weight_format]
+    packed = [(pair, shape.num_layers) for pair in matrices(shape).values()]
+    packed.append(((shape.vocab_size, shape.hidden_size), 1))
+    return 2 * parameters(shape) + sum(
+        count * packed_bytes(weight_format, rows, columns) for (rows, columns), count in packed
+    )
+
+
+def step_weight_bytes(shape: LiveShape, weight_format: str) -> int:
+    """Bytes of weights that one decode step reads: all but the embedding table, of which it reads one row a request.
+
+    A tied head is read in full.
+    """
+    check_weight_format(weight_format)
+    read = parameters(shape) - (0 if shape.tied else shape.vocab_size * shape.hidden_size)
+    if weight_format in ELEMENT_BYTES:
+        return read * ELEMENT_BYTES[weight_format]
+    pairs = [(pair, shape.num_layers) for pair in matrices(shape).values()]
+    pairs.append(((shape.vocab_size, shape.hidden_size), 1))
+    total = 2 * read
+    for (rows, columns), count in pairs:
+        packed = packed_bytes(weight_format, rows, columns)
+        total += count * (packed - 2 * rows * columns) if packed else 0
+    return total
+
+
+def packed_bytes(weight_format: str, rows: int, columns: int) -> int:
+    """Bytes of a packed matrix, 0 where its sides do not suit the kernel and it stays in 16 bits.
+
+    int8: one bf16 scale a row. int4: two numbers a byte, a bf16 scale and zero for every 32 numbers of a row.
+    """
+    if not packs(weight_format, rows, columns):
+        return 0
+    if weight_format == "int8":
+        return rows * columns + 2 * rows
+    return ceil(rows * columns / 2) + rows * (columns // INT4_GROUP) * 2 * 2
+
+
+def packs(weight_format: str, rows: int, columns: int) -> bool:
+    """Whether torch's CPU kernel of that format takes a matrix of these sides."""
+    if weight_format == "int8":
+        return rows % 16 == 0 and columns % 16 == 0
+    return weight_format == "int4" and rows % 16 == 0 and columns % INT4_GROUP == 0
+
+
+def check_weight_format(name: str) -> None:
+    """LiveError names the known formats where `name` is none of them."""
+    if name not in WEIGHT_FORMATS:
+        raise LiveError(f"weight format {name[:40]!r} is not known here; known are {', '.join(WEIGHT_FORMATS)}")
+
+
+def _layer_parameters(shape: LiveShape) -> int:
+    total = sum(rows * columns for rows, columns in matrices(shape).values()) + 2 * shape.hidden_size
+    if shape.is_latent:
+        total += shape.kv_lora_rank * (2 * shape.num_heads * shape.head_dim + 1)
+    total += 2 * shape.head_dim if shape.qk_norm and not shape.is_latent else 0
+    total += shape.qkv_width if shape.qkv_bias else 0
+    total += shape.hidden_size if shape.o_bias else 0
+    return total + (2 * shape.intermediate_size + shape.hidden_size if shape.mlp_bias else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheBytes:
+    """Bytes of a cache: `reserved` in whole blocks, `resident` in rows that hold a token."""
+
+    reserved: int
+    resident: int
+
+
+def cache_format(name: str) -> KVFormat:
+    """The kvcore format behind a cache format of the engine; LiveError names the known ones."""
+    return kv_format(CACHE_FORMATS[cache_format_name(name)])
+
+
+def cache_format_name(name: str) -> str:
+    """The engine's own name of a cache format; LiveError names the known ones."""
+    plain = name.strip().lower()
+    for own, other in CACHE_FORMATS.items():
+        if plain in (own, other):
+            return own
+    raise LiveError(f"cache format {name[:40]!r} cannot run live; those that can are {', '.join(CACHE_FORMATS)}")
+
+
+def block_rows(tokens: int, window: int | None, block_tokens: int) -> int:
+    """Rows that one request's part of a layer has for `tokens` tokens: whole blocks, at most those of the window."""
+    needed = -(-tokens // block_tokens) * block_tokens
+    return needed if window is None else min(needed, -(-window // block_tokens) * block_tokens)
+
+
+def predicted_bytes(shape: LiveShape, kv_format: str, lengths: Sequence[int], block_tokens: int = 256) -> CacheBytes:
+    """Bytes that a batch of requests of these lengths (in tokens) takes in the live cache.
+
+    The batch is allocated to its longest request, in blocks of `block_tokens`; a layer with a window keeps a ring of
+    the window, rounded up to whole blocks. LiveError for a format that is not known.
+    """
+    kv = cache_format(kv_format)
+    longest = max(lengths, default=0)
+    reserved = resident = 0
+    for memory, count in model_of(shape).kept:
+        law = memory.growth(kv)
+        rows = block_rows(longest, law.max_entries, block_tokens)
+        reserved += count * len(lengths) * rows * law.bytes_per_entry
+        resident += count * sum(law.at(length) for length in lengths)
+    return CacheBytes(reserved=reserved, resident=resident)

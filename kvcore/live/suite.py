@@ -12,15 +12,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from kvcore.cli.live import live_as_dict
 from kvcore.errors import KVCoreError
-from kvcore.live.generate import Generated
+from kvcore.live.generate import Generation
 from kvcore.live.jobs import probe_with, race_with, run_with
 from kvcore.live.options import ProbeOptions, RunOptions, Setup
-from kvcore.live.predict import predicted_bytes
 from kvcore.live.roofline import step_bytes, what_binds
-from kvcore.live.session import Session, Speaker
-from kvcore.live.shape import LiveShape, as_variant, shape_from_config
+from kvcore.live.session import Reporter, Session
+from kvcore.live.shape import LiveShape, as_variant, predicted_bytes, shape_from_config
 
 PARITY = 1e-4
 TINY: dict[str, dict[str, Any]] = {
@@ -42,7 +40,7 @@ _MODEL_OF_LAST_RESORT = "meta-llama/Llama-3.2-1B-Instruct"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class SuiteCheck:
     """One entry to be made: `least_s` is the time without which it is not begun."""
 
     name: str
@@ -51,18 +49,18 @@ class Check:
     gpu_only: bool = False
 
 
-def suite(engine: Session, speaker: Speaker, *, seconds: float = 220.0) -> list[dict[str, Any]]:
+def suite(engine: Session, reporter: Reporter, *, seconds: float = 220.0) -> list[dict[str, Any]]:
     """All checks that there is time for within `seconds`, each with its figures; nothing that fails ends the others."""
-    made = _Suite(engine, speaker, time.perf_counter() + seconds)
+    made = _Suite(engine, reporter, time.perf_counter() + seconds)
     return list(made.entries())
 
 
 class _Suite:
-    def __init__(self, engine: Session, speaker: Speaker, deadline: float) -> None:
+    def __init__(self, engine: Session, reporter: Reporter, deadline: float) -> None:
         self.engine, self.deadline = engine, deadline
         self.events: list[dict[str, Any]] = []
-        self._outer = speaker
-        self.speaker = Speaker(self._hear)
+        self._outer = reporter
+        self.reporter = Reporter(self._hear)
         self.device = "cpu"
         self.setup = Setup()
 
@@ -77,7 +75,7 @@ class _Suite:
         for number, check in enumerate(CHECKS):
             if check.gpu_only and self.device != "cuda":
                 continue
-            self.speaker.progress(f"Suite: {check.name}", number, len(CHECKS))
+            self.reporter.progress(f"Suite: {check.name}", number, len(CHECKS))
             if self.left_s() < check.least_s:
                 yield {"check": check.name, "seconds": 0.0, "skipped": f"{max(0.0, self.left_s()):.0f} s were left"}
                 continue
@@ -90,23 +88,23 @@ class _Suite:
                 found = {"error": f"{type(problem).__name__}: {' '.join(str(problem).split())[:500]}"}
             yield {"check": check.name, "seconds": round(time.perf_counter() - start, 3), **found}
 
-    def run(self, **options: Any) -> list[Generated]:
+    def run(self, **options: Any) -> list[Generation]:
         setup = options.pop("setup", self.setup)
         setup = replace(setup, max_seconds=max(1.0, min(60.0, self.left_s() - 5.0)))
-        return run_with(self.engine, RunOptions(setup=setup, **options), self.speaker)
+        return run_with(self.engine, RunOptions(setup=setup, **options), self.reporter)
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["event"] == kind]
 
-    def as_dicts(self, results: list[Generated]) -> list[dict[str, Any]]:
+    def as_dicts(self, results: list[Generation]) -> list[dict[str, Any]]:
         ready = self.told("ready")[-1]
         # The host has an entry of its own.
-        return [live_as_dict(one, ready, {}) for one in results]
+        return [one.to_dict(ready, {}) for one in results]
 
 
 def _host(suite: _Suite) -> dict[str, Any]:
     # Measured anew: what is kept may be from a busier hour.
-    host = suite.engine.host(suite.speaker, remeasure=True)
+    host = suite.engine.host(suite.reporter, remeasure=True)
     suite.device = host.device
     return {"host": host.to_dict()}
 
@@ -175,16 +173,16 @@ def _demonstration(suite: _Suite) -> dict[str, Any]:
     found: dict[str, Any] = {"runs": runs, "calibration": [event["calibration"] for event in suite.told("calibration")]}
     if len(results) > 1 and results[1].decode_s and results[0].decode_s:
         found["recompute_over_cache"] = median(results[1].decode_s) / median(results[0].decode_s)
-    loaded = suite.engine.load(suite.setup, suite.speaker)
+    loaded = suite.engine.load(suite.setup, suite.reporter)
     step = median(results[0].decode_s)
     read = step_bytes(loaded.shape, 144)
-    host = suite.engine.host(suite.speaker)
+    host = suite.engine.host(suite.reporter)
     found["what_binds"] = what_binds(host, bytes_read=read, seconds=step, layers=loaded.shape.num_layers)
     found["notes"] = [event["text"] for event in suite.told("note")]
     return found | _judged(results)
 
 
-def _judged(results: list[Generated]) -> dict[str, Any]:
+def _judged(results: list[Generation]) -> dict[str, Any]:
     """Whether the bytes were as predicted, and by how much the median step was off."""
     errors = [
         median(one.decode_s) / median(known) - 1
@@ -227,13 +225,13 @@ def _weights(weight_format: str) -> Callable[[_Suite], dict[str, Any]]:
 def _probe(suite: _Suite) -> dict[str, Any]:
     contexts = (16, 64, 256, 1024)
     setup = replace(suite.setup, max_seconds=max(1.0, min(40.0, suite.left_s() - 5.0)))
-    probe_with(suite.engine, ProbeOptions(setup=setup, contexts=contexts, modes=("cache", "recompute")), suite.speaker)
+    probe_with(suite.engine, ProbeOptions(setup=setup, contexts=contexts, modes=("cache", "recompute")), suite.reporter)
     return {"probes": _without_name(suite.told("probe")), "truncated": _without_name(suite.told("truncated"))}
 
 
 def _race(suite: _Suite) -> dict[str, Any]:
     setup = replace(suite.setup, max_seconds=max(1.0, min(60.0, suite.left_s() - 5.0)))
-    race_with(suite.engine, ProbeOptions(setup=setup, contexts=(128, 512, 1024)), suite.speaker)
+    race_with(suite.engine, ProbeOptions(setup=setup, contexts=(128, 512, 1024)), suite.reporter)
     return {"probes": _without_name(suite.told("probe")), "truncated": _without_name(suite.told("truncated"))}
 
 
@@ -250,10 +248,10 @@ def _gpu(weight_format: str, kv_format: str, prompt: int, batch: int) -> Callabl
         setup = Setup(model=GPU_MODEL, weights="random", weight_format=weight_format, kv_format=kv_format)
         torch.cuda.reset_peak_memory_stats()
         results = suite.run(setup=setup, prompt_tokens=prompt, new_tokens=64, batch=batch, ignore_stop=True)
-        loaded = suite.engine.load(setup, suite.speaker)
+        loaded = suite.engine.load(setup, suite.reporter)
         step = median(results[0].decode_s)
         read = step_bytes(loaded.shape, prompt + 32, batch, weight_format=weight_format, kv_format=kv_format)
-        host = suite.engine.host(suite.speaker)
+        host = suite.engine.host(suite.reporter)
         return {
             "runs": suite.as_dicts(results),
             "peak_allocated_bytes": int(torch.cuda.max_memory_allocated()),
@@ -267,7 +265,7 @@ def _gpu(weight_format: str, kv_format: str, prompt: int, batch: int) -> Callabl
 
 def _graphs(suite: _Suite) -> dict[str, Any]:
     """Steps with CUDA graphs and without, taking turns on one decoder and the same contexts; their logits agree."""
-    loaded = suite.engine.load(Setup(model=GPU_MODEL, weights="random"), suite.speaker)
+    loaded = suite.engine.load(Setup(model=GPU_MODEL, weights="random"), suite.reporter)
     decoder = loaded.decoder
     times: dict[bool, list[float]] = {True: [], False: []}
     logits: dict[bool, Any] = {}
@@ -293,18 +291,18 @@ def _graphs(suite: _Suite) -> dict[str, Any]:
 
 
 CHECKS = (
-    Check(name="host", least_s=5, run=_host),
-    Check(name="parity", least_s=5, run=_parity),
-    Check(name="bytes", least_s=5, run=_bytes),
-    Check(name="demonstration", least_s=20, run=_demonstration),
-    Check(name="GPU: 8B shape, bf16, 2,048 tokens", least_s=40, run=_gpu("bf16", "bf16", 2048, 1), gpu_only=True),
-    Check(name="GPU: graphs", least_s=20, run=_graphs, gpu_only=True),
-    Check(name="GPU: 8B shape, bf16, batch of 16", least_s=30, run=_gpu("bf16", "bf16", 2048, 16), gpu_only=True),
-    Check(name="GPU: 8B shape, int8 cache", least_s=20, run=_gpu("bf16", "int8", 2048, 1), gpu_only=True),
-    Check(name="probe", least_s=30, run=_probe),
-    Check(name="batch of 4", least_s=20, run=_batch),
-    Check(name="int8 cache", least_s=15, run=_int8_cache),
-    Check(name="int8 weights", least_s=15, run=_weights("int8")),
-    Check(name="int4 weights", least_s=15, run=_weights("int4")),
-    Check(name="race of variants", least_s=40, run=_race),
+    SuiteCheck(name="host", least_s=5, run=_host),
+    SuiteCheck(name="parity", least_s=5, run=_parity),
+    SuiteCheck(name="bytes", least_s=5, run=_bytes),
+    SuiteCheck(name="demonstration", least_s=20, run=_demonstration),
+    SuiteCheck(name="GPU: 8B shape, bf16, 2,048 tokens", least_s=40, run=_gpu("bf16", "bf16", 2048, 1), gpu_only=True),
+    SuiteCheck(name="GPU: graphs", least_s=20, run=_graphs, gpu_only=True),
+    SuiteCheck(name="GPU: 8B shape, bf16, batch of 16", least_s=30, run=_gpu("bf16", "bf16", 2048, 16), gpu_only=True),
+    SuiteCheck(name="GPU: 8B shape, int8 cache", least_s=20, run=_gpu("bf16", "int8", 2048, 1), gpu_only=True),
+    SuiteCheck(name="probe", least_s=30, run=_probe),
+    SuiteCheck(name="batch of 4", least_s=20, run=_batch),
+    SuiteCheck(name="int8 cache", least_s=15, run=_int8_cache),
+    SuiteCheck(name="int8 weights", least_s=15, run=_weights("int8")),
+    SuiteCheck(name="int4 weights", least_s=15, run=_weights("int4")),
+    SuiteCheck(name="race of variants", least_s=40, run=_race),
 )

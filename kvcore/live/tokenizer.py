@@ -1,28 +1,140 @@
 """Text into token ids and back, from a model folder's tokenizer.json; no code of a repository is run.
 
-A chat template is never executed: it is only looked at for the marks of a format that is known here
-(`kvcore.live.chat`). Decoding works on bytes, so that a character whose bytes are spread over several tokens is never
-split while a text is streamed.
+A chat template is never executed: it is only looked at for the marks of a format that is known here, as data. While a
+text is streamed, a character whose bytes are spread over several tokens is never split.
 """
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from kvcore.errors import LiveError
-from kvcore.live.chat import ChatFormat, format_of
 
 TOKENIZER = "tokenizer.json"
 # The largest in use (Gemma's) take 33 MB.
 MAX_TOKENIZER_BYTES = 80_000_000
 _MAX_SMALL_BYTES = 4_000_000
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
-_SPACE = "▁"  # SentencePiece's mark of a space.
+_ID_LIMIT = 2**32  # The library keeps ids in 32 bits; those that no token has give no text.
+# Decoders whose text is what the models here mean: byte-level BPE, and SentencePiece with byte fallback.
+_DECODERS = ({"ByteLevel"}, {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"})
+# Sentences that a template puts first where nobody gave a system message; longer ones first.
+_SYSTEMS = (
+    "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+    "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+    "You are a helpful assistant.",
+)
+# Llama 3.1 and 3.2 always write these lines; the date is the one their templates fall back on, so that runs compare.
+_LLAMA_MARK = "Cutting Knowledge Date: December 2023"
+_LLAMA_DATES = f"{_LLAMA_MARK}\nToday Date: 26 Jul 2024\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatFormat:
+    """One way of writing messages: for each role the text before and after, in which marks are single tokens.
+
+    `mark`: what a template holds that writes so. `stop`: the token that ends a reply. `begins`: whether what the
+    tokenizer puts before a text (<s>, <|begin_of_text|>) comes first.
+    """
+
+    name: str
+    mark: str
+    roles: Mapping[str, tuple[str, str]]
+    stop: str
+    reply: str
+    begins: bool = False
+    strips: bool = False
+    folds_system: bool = False
+
+    def pieces(self, messages: Sequence[tuple[str, str]], template: str) -> Iterator[tuple[bool, str]]:
+        """(True, text of the format) and (False, text of a message) in order, up to where the reply begins."""
+        for role, text in self._completed(messages, template):
+            yield from self._turn(role, text)
+        yield True, self.reply
+
+    def follow_up(self, text: str) -> Iterator[tuple[bool, str]]:
+        """The same for the end of a reply, a user's next message, and the beginning of the next reply."""
+        yield True, self.roles["assistant"][1]
+        yield from self._turn("user", text.strip() if self.strips else text)
+        yield True, self.reply
+
+    def _turn(self, role: str, text: str) -> Iterator[tuple[bool, str]]:
+        # A role that the format does not know is said by the user.
+        before, after = self.roles.get(role) or self.roles["user"]
+        yield True, before
+        yield False, text
+        yield True, after
+
+    def _completed(self, messages: Sequence[tuple[str, str]], template: str) -> list[tuple[str, str]]:
+        if self.strips:
+            messages = [(role, text.strip()) for role, text in messages]
+        has_system = bool(messages) and messages[0][0] == "system"
+        rest = list(messages[1:] if has_system else messages)
+        system = messages[0][1] if has_system else next((one for one in _SYSTEMS if one in template), "")
+        if self.folds_system:
+            if has_system and rest:
+                rest[0] = (rest[0][0], f"{system}\n\n{rest[0][1]}")
+            return rest
+        if _LLAMA_MARK.split(":")[0] in template:
+            return [("system", _LLAMA_DATES + system), *rest]
+        return [("system", system), *rest] if system else rest
+
+
+def _alike(before: str, after: str) -> dict[str, tuple[str, str]]:
+    return {role: (before.format(role=role), after) for role in ("system", "user", "assistant")}
+
+
+PLAIN = ChatFormat(
+    name="plain",
+    mark="",
+    roles={"system": ("", "\n"), "user": ("", ""), "assistant": ("", "\n")},
+    stop="",
+    reply="",
+    begins=True,
+)
+FORMATS = (
+    ChatFormat(
+        name="chatml",
+        mark="<|im_start|>",
+        roles=_alike("<|im_start|>{role}\n", "<|im_end|>\n"),
+        stop="<|im_end|>",
+        reply="<|im_start|>assistant\n",
+    ),
+    ChatFormat(
+        name="llama3",
+        mark="<|start_header_id|>",
+        roles=_alike("<|start_header_id|>{role}<|end_header_id|>\n\n", "<|eot_id|>"),
+        stop="<|eot_id|>",
+        reply="<|start_header_id|>assistant<|end_header_id|>\n\n",
+        begins=True,
+        strips=True,
+    ),
+    ChatFormat(
+        name="mistral",
+        mark="[INST]",
+        roles={"user": ("[INST] ", " [/INST]"), "assistant": (" ", "</s>")},
+        stop="</s>",
+        reply="",
+        begins=True,
+        folds_system=True,
+    ),
+    ChatFormat(
+        name="zephyr",
+        mark="<|assistant|>",
+        roles=_alike("<|{role}|>\n", "</s>\n"),
+        stop="</s>",
+        reply="<|assistant|>\n",
+    ),
+)
+
+
+def format_of(template: str) -> ChatFormat:
+    """The format whose mark a chat template holds; plain text where none is known."""
+    return next((one for one in FORMATS if one.mark in template), PLAIN)
 
 
 class TextStream(Protocol):
@@ -74,7 +186,7 @@ class FolderTokenizer:
         settings = _object(folder / "tokenizer_config.json")
         self._library = _library(text)
         described = _parsed(text, TOKENIZER)
-        self._bytes_of = _byte_rule(described.get("decoder"))
+        _check_decoder(described.get("decoder"))
         added = described.get("added_tokens") or []
         self._added = {int(one["id"]): str(one["content"]) for one in added}
         self._special = frozenset(int(one["id"]) for one in added if one.get("special"))
@@ -88,11 +200,11 @@ class FolderTokenizer:
         return [int(one) for one in self._library.encode(_valid(text)).ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        stream = self.stream()
-        return "".join([*(stream.push(one) for one in ids), stream.end()])
+        known = [one for one in ids if 0 <= one < _ID_LIMIT]
+        return str(self._library.decode(known, skip_special_tokens=True))
 
     def stream(self) -> TextStream:
-        return _ByteStream(self._token_bytes)
+        return _TokenStream(self._library)
 
     def chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
         begin = self.encode("") if self.format.begins else []
@@ -127,15 +239,6 @@ class FolderTokenizer:
         finally:
             self._library.encode_special_tokens = False
 
-    def _token_bytes(self, token_id: int, is_first: bool) -> bytes | None:
-        """The bytes of a token; None for one that is no part of the text."""
-        if token_id in self._special:
-            return None
-        if token_id in self._added:
-            return self._added[token_id].encode("utf-8", "replace")
-        token = self._library.id_to_token(token_id) if 0 <= token_id < 2**31 else None
-        return None if token is None else self._bytes_of(token, is_first)
-
     def _stops(self, folder: Path, settings: Mapping[str, Any]) -> frozenset[int]:
         found: set[int] = set()
         for name in ("generation_config.json", "config.json"):
@@ -159,11 +262,10 @@ class ByteTokenizer:
         return [byte % self.vocab_size for byte in text.encode("utf-8", "replace")]
 
     def decode(self, ids: Sequence[int]) -> str:
-        stream = self.stream()
-        return "".join([*(stream.push(one) for one in ids), stream.end()])
+        return "".join(map(_character, ids))
 
     def stream(self) -> TextStream:
-        return _ByteStream(lambda token_id, _: bytes([0x21 + token_id % 94]))
+        return _CharacterStream()
 
     def chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
         return self.encode("\n".join(text for _, text in messages))
@@ -172,51 +274,60 @@ class ByteTokenizer:
         return self.encode("\n" + text)
 
 
-class _ByteStream:
-    def __init__(self, bytes_of: Callable[[int, bool], bytes | None]) -> None:
-        self._bytes_of = bytes_of
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._is_first = True
+class _TokenStream:
+    """The library's own streaming decode, with the ids whose text it still holds back."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._held: list[int] = []
+        self._stream = self._new_stream()
 
     def push(self, token_id: int) -> str:
-        found = self._bytes_of(int(token_id), self._is_first)
-        if found is None:
+        if not 0 <= token_id < _ID_LIMIT:
             return ""
-        self._is_first = False
-        return self._decoder.decode(found)
+        self._held.append(token_id)
+        try:
+            text: str = self._stream.step(self._library, token_id) or ""
+        except Exception:  # The library raises plain Exception.
+            # A whole character was followed by bytes that are none, and byte fallback now spells their run otherwise.
+            text = self.end()
+            self._stream = self._new_stream(self._held)
+        if text:
+            self._held = []
+        return text
 
     def end(self) -> str:
-        return self._decoder.decode(b"", final=True)
+        return str(self._library.decode(self._held, skip_special_tokens=True))
+
+    def _new_stream(self, before: Sequence[int] = ()) -> Any:
+        from tokenizers.decoders import DecodeStream
+
+        return DecodeStream(ids=list(before), skip_special_tokens=True)
 
 
-def _byte_level() -> dict[str, int]:
-    """The byte of each character in which byte-level BPE spells its tokens (GPT-2's bytes_to_unicode)."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
+class _CharacterStream:
+    """Each id is a character, so that nothing is ever held back."""
+
+    def push(self, token_id: int) -> str:
+        return _character(token_id)
+
+    def end(self) -> str:
+        return ""
 
 
-def _byte_rule(decoder: Any) -> Callable[[str, bool], bytes]:
-    """How a token's spelling gives its bytes, by the decoder in tokenizer.json; LiveError where unknown."""
+def _character(token_id: int) -> str:
+    return chr(0x21 + token_id % 94)
+
+
+def _check_decoder(decoder: Any) -> None:
+    """LiveError where the decoder in tokenizer.json is not one of those whose text is known to be right."""
     steps = decoder.get("decoders", [decoder]) if isinstance(decoder, Mapping) else []
     kinds = {str(step.get("type")) for step in steps if isinstance(step, Mapping)}
-    if kinds == {"ByteLevel"}:
-        table = _byte_level()
-        return lambda token, _: bytes(table[one] for one in token if one in table)
-    if kinds and kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
-        strips = bool(kinds & {"Strip", "Metaspace"})
-
-        def sentence_piece(token: str, is_first: bool) -> bytes:
-            if found := _BYTE_TOKEN.fullmatch(token):
-                return bytes.fromhex(found[1])
-            text = token.replace(_SPACE, " ")
-            return (text[1:] if strips and is_first and text.startswith(" ") else text).encode("utf-8", "replace")
-
-        return sentence_piece
-    raise LiveError(
-        f"{TOKENIZER}: its decoder ({', '.join(sorted(kinds)) or 'none'}) is not understood; "
-        "byte-level BPE and SentencePiece with byte fallback are"
-    )
+    if not kinds or not any(kinds <= known for known in _DECODERS):
+        raise LiveError(
+            f"{TOKENIZER}: its decoder ({', '.join(sorted(kinds)) or 'none'}) is not understood; "
+            "byte-level BPE and SentencePiece with byte fallback are"
+        )
 
 
 def _library(text: str) -> Any:

@@ -1,4 +1,10 @@
-"""Weights of the live engine: fused matrices, random or from safetensors, packed for decoding (imports torch)."""
+"""Weights of the live engine: fused matrices, random or from safetensors, packed for decoding (imports torch).
+
+On CPUs that cannot multiply 16-bit numbers (x86 without AVX512) torch multiplies 16-bit matrices one number at a time:
+seven times slower than in fp32 for a prompt on an AVX2 machine. `Widener` widens a slab of the matrix that fits in the
+processor's cache, multiplies it in fp32 and takes the next one, so that memory still delivers 16 bits a number and no
+fp32 copy is kept.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kvcore.errors import LiveError
-from kvcore.live.counts import ELEMENT_BYTES, INT4_GROUP, check_weight_format, packs
-from kvcore.live.shape import LiveShape
-from kvcore.live.wide import WIDE_TOKENS, Widener
+from kvcore.live.shape import ELEMENT_BYTES, INT4_GROUP, LiveShape, check_weight_format, packs
 from kvcore.units import is_whole
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -26,11 +30,49 @@ _LOADABLE = (torch.bfloat16, torch.float16, torch.float32)
 # rows of a matrix apart.
 _POOL = 1_048_573
 _MAX_INDEX_BYTES = 64 * 2**20
+# A packed matrix is multiplied with at most this many tokens at a time: beyond, the 16-bit one is faster.
+_PACKED_TOKENS = 8
+# With fewer tokens than this, widening costs more than it saves (measured on AVX2: equal at two).
+WIDE_TOKENS = 3
+_SLAB_NUMBERS = 2**20
+
+
+def is_native(dtype: torch.dtype, device: str) -> bool:
+    """Whether matrices of that format are multiplied at full speed: on a CPU, where oneDNN has kernels for it."""
+    if torch.device(device).type != "cpu" or dtype is torch.float32:
+        return True
+    if dtype is torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+class Widener:
+    """x · weightᵀ + bias in fp32, rounded to x's format; its scratch memory is one slab, shared by all matrices."""
+
+    def __init__(self) -> None:
+        self._slab = torch.empty(_SLAB_NUMBERS, dtype=torch.float32)
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x (T, columns), weight (rows, columns), bias (rows) → (T, rows)."""
+        rows, columns = weight.shape
+        step = max(1, _SLAB_NUMBERS // columns)
+        exact = x.float()
+        found = torch.empty(x.shape[0], rows, dtype=x.dtype)
+        for begin in range(0, rows, step):
+            part = weight[begin : begin + step]
+            if part.numel() > self._slab.numel():
+                self._slab = torch.empty(part.numel(), dtype=torch.float32)
+            wide = self._slab[: part.numel()].view(part.shape).copy_(part)
+            product = torch.mm(exact, wide.t())
+            if bias is not None:
+                product += bias[begin : begin + step]
+            found[:, begin : begin + step] = product
+        return found
 
 
 @dataclass(slots=True, kw_only=True)
 class Linear:
-    """One matrix [rows, columns], its bias if it has one, and its packed form if it was packed.
+    """One matrix (rows, columns), its bias if it has one, and its packed form if it was packed.
 
     `packed` is used for at most `_PACKED_TOKENS` tokens at a time: beyond, the 16-bit matrix is faster. `widener` is
     set where the processor multiplies 16-bit matrices slowly.
@@ -44,7 +86,7 @@ class Linear:
     widener: Widener | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [tokens, columns] → [tokens, rows]."""
+        """x (T, columns) → (T, rows)."""
         if self.packed is None or self.packed_scales is None or x.shape[0] > _PACKED_TOKENS:
             if self.widener is not None and x.shape[0] >= WIDE_TOKENS:
                 return self.widener(x, self.weight, self.bias)
@@ -57,13 +99,10 @@ class Linear:
         return y if self.bias is None else y.add_(self.bias)
 
 
-_PACKED_TOKENS = 8
-
-
 @dataclass(slots=True, kw_only=True)
 class LayerWeights:
-    """One layer: `qk_norm` is [2, head_dim]; `latent_norm`, `key_up` [heads, head_dim, rank] and `value_up`
-    [heads, rank, head_dim] exist in a latent layer only."""
+    """One layer: `qk_norm` is (2, D); `latent_norm` (rank), `key_up` (H, D, rank) and `value_up` (H, rank, D) are of a
+    latent layer only."""
 
     attention_norm: Tensor
     qkv: Linear
@@ -79,7 +118,7 @@ class LayerWeights:
 
 @dataclass(slots=True, kw_only=True)
 class Weights:
-    """Everything a decoder multiplies with. A tied head shares the storage of the embedding."""
+    """Everything a decoder multiplies with; `embedding` is (vocab, hidden). A tied head shares its storage."""
 
     embedding: Tensor
     layers: list[LayerWeights]

@@ -21,11 +21,10 @@ from typing import BinaryIO
 
 from kvcore.errors import KVCoreError, LiveError
 from kvcore.live import protocol
-from kvcore.live.protocol import Message
+from kvcore.live.protocol import Emit, Message
 
 JOBS = "kvcore.live.jobs"
-Emit = Callable[[Message], bool]
-Runner = Callable[[Message, Emit], None]
+JobRunner = Callable[[Message, Emit], None]
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
@@ -33,7 +32,7 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 class Worker:
     """Does one job after another; `source` brings them and `sink` takes what is said about them."""
 
-    def __init__(self, source: BinaryIO, sink: BinaryIO, runners: Callable[[], Mapping[str, Runner]]) -> None:
+    def __init__(self, source: BinaryIO, sink: BinaryIO, runners: Callable[[], Mapping[str, JobRunner]]) -> None:
         self._source = source
         self._sink = sink
         self._runners = runners
@@ -135,8 +134,8 @@ def main(module: str = JOBS) -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", "ascii")
 
-    def runners() -> Mapping[str, Runner]:
-        found: Mapping[str, Runner] = importlib.import_module(module).RUNNERS
+    def runners() -> Mapping[str, JobRunner]:
+        found: Mapping[str, JobRunner] = importlib.import_module(module).RUNNERS
         return found
 
     Worker(source, sink, runners).serve()

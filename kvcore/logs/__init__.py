@@ -5,7 +5,7 @@ explain.py compares, words.py and hypotheses.py say why, command.py is the whole
 """
 
 from kvcore.errors import LogError
-from kvcore.logs.command import explain_all, log_command, model_of, scenario_of
+from kvcore.logs.command import LogResult, explain_all, log_result, model_of, scenario_of
 from kvcore.logs.explain import Explanation, Figure, explain
 from kvcore.logs.reading import Cache, LogReading, read_log
 from kvcore.logs.values import Amount, Decimals
@@ -18,9 +18,10 @@ __all__ = [
     "Figure",
     "LogError",
     "LogReading",
+    "LogResult",
     "explain",
     "explain_all",
-    "log_command",
+    "log_result",
     "model_of",
     "read_log",
     "scenario_of",

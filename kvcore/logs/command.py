@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from kvcore.errors import KVCoreError, LogError
+from kvcore.errors import KVCoreError, LogError, SourceError
 from kvcore.formats import kv_format
 from kvcore.logs.explain import Explanation, Figure, explain
 from kvcore.logs.reading import LogReading, read_log
 from kvcore.logs.values import Amount, Decimals
 from kvcore.model.model import Model
+from kvcore.records import Record, table
 from kvcore.scenario.scenario import Scenario, encode_config
 from kvcore.units import MAX_TOKENS
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+# A log is read up to here; the reader itself cuts what is longer.
+MAX_LOG_BYTES = 10 * 2**20
 # A text may tell of very many start-ups: so many are compared, and for so many missing settings are looked for.
 MAX_COMPARED = 10
 MAX_GUESSED = 2
@@ -26,11 +33,38 @@ _NAMED = (
 )  # fmt: skip
 
 
-def log_command(text: str, model_reference: str | None = None) -> dict[str, Any]:
-    """The answer of the `log` command: the first start-up that can be compared (else the first), and all of them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartUp(Record):
+    """One start-up that a log tells of: what was recognised, and its figures beside our predictions.
 
-    Keys: recognised, figures, unread_lines, scenario, refused, notes, readings. Raises LogError where no engine is
-    recognised, and what `sources.load` raises for a `model_reference` that names nothing.
+    `scenario` holds the parameters of a screen's address, None where the model is not known. `refused` says why nothing
+    was predicted, "" where it was.
+    """
+
+    recognised: Mapping[str, Any]
+    figures: tuple[Figure, ...]
+    unread_lines: int
+    unread_samples: tuple[str, ...]
+    scenario: Mapping[str, str] | None
+    refused: str
+    notes: tuple[str, ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a figure: name, reported, predicted, difference, agrees, why."""
+        return table(self.figures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogResult(StartUp):
+    """The first start-up of a text that can be compared with predictions (else the first), and all as `readings`."""
+
+    readings: tuple[StartUp, ...]
+
+
+def log_result(text: str, model: Model | str | None = None) -> LogResult:
+    """A text's start-ups beside the predictions for `model` (a Model or its reference), else for the one it names.
+
+    Raises LogError where no engine is recognised, and what `sources.load` raises for a reference that names nothing.
     """
     readings = read_log(text)
     if not readings:
@@ -38,21 +72,39 @@ def log_command(text: str, model_reference: str | None = None) -> dict[str, Any]
             "log: no line of vLLM, SGLang, TensorRT-LLM, llama.cpp or Ollama is recognised; paste the start-up log "
             "from the engine's first line to its KV cache size"
         )
-    explanations = explain_all(readings, model_reference)
-    answers = [_answer(one, model_reference) for one in explanations]
+    reference = model if isinstance(model, str) else None
+    explanations = explain_all(readings, model)
+    answers = tuple(_start_up(one, reference) for one in explanations)
     chosen = next((at for at, one in enumerate(explanations) if one.figures and not one.refused), 0)
-    return {**answers[chosen], "readings": answers}
+    return LogResult(
+        **{field.name: getattr(answers[chosen], field.name) for field in fields(StartUp)}, readings=answers
+    )
 
 
-def explain_all(readings: tuple[LogReading, ...], model_reference: str | None = None) -> tuple[Explanation, ...]:
-    """Every reading explained, for the model that is named or, without one, the one that the log names."""
-    given = _load(model_reference) if model_reference else None
+def read_text(path: Path) -> str:
+    """The first 10 MiB of a log; bytes that are not UTF-8 are replaced. SourceError where it cannot be read."""
+    name = str(path)[:200]
+    try:
+        if not path.is_file():
+            raise SourceError(f"{name}: there is no such file; give a text file with an engine's start-up log")
+        with path.open("rb") as file:
+            return file.read(MAX_LOG_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError) as problem:
+        if isinstance(problem, SourceError):
+            raise
+        reason = problem.strerror if isinstance(problem, OSError) else "not a file's name"
+        raise SourceError(f"{name}: cannot be read ({reason})") from None
+
+
+def explain_all(readings: tuple[LogReading, ...], model: Model | str | None = None) -> tuple[Explanation, ...]:
+    """Every reading explained, for the model (or the one that is referred to), else for the one that the log names."""
+    given = (_load(model) if model else None) if isinstance(model, str) else model
     found = []
     for place, reading in enumerate(readings):
-        model, hint = (given, "") if given is not None else model_of(reading)
+        named, hint = (given, "") if given is not None else model_of(reading)
         if place >= MAX_COMPARED:
-            model, hint = None, f"; only the first {MAX_COMPARED} start-ups of a text are compared"
-        found.append(explain(reading, model, hint=hint, guess=place < MAX_GUESSED))
+            named, hint = None, f"; only the first {MAX_COMPARED} start-ups of a text are compared"
+        found.append(explain(reading, named, hint=hint, guess=place < MAX_GUESSED))
     return tuple(found)
 
 
@@ -95,18 +147,17 @@ def scenario_of(reading: LogReading, model: Model | None, model_reference: str |
     return replace(Scenario(), **changes)
 
 
-def _answer(one: Explanation, model_reference: str | None) -> dict[str, Any]:
+def _start_up(one: Explanation, model_reference: str | None) -> StartUp:
     reading = one.reading
-    scenario = scenario_of(reading, one.model, model_reference).to_query() if one.model is not None else None
-    return {
-        "recognised": recognised(reading),
-        "figures": [_figure(figure) for figure in one.figures],
-        "unread_lines": reading.unread_lines,
-        "unread_samples": list(reading.unread_samples),
-        "scenario": scenario,
-        "refused": one.refused,
-        "notes": list(one.notes),
-    }
+    return StartUp(
+        recognised=recognised(reading),
+        figures=one.figures,
+        unread_lines=reading.unread_lines,
+        unread_samples=reading.unread_samples,
+        scenario=None if one.model is None else scenario_of(reading, one.model, model_reference).to_query(),
+        refused=one.refused,
+        notes=one.notes,
+    )
 
 
 def recognised(reading: LogReading) -> dict[str, Any]:
@@ -142,13 +193,6 @@ def _cache(cache: Any) -> dict[str, Any]:
 
 def _rank(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{name}_bytes" if isinstance(value, Amount) else name: plain(value) for name, value in facts.items()}
-
-
-def _figure(figure: Figure) -> dict[str, Any]:
-    return {
-        "name": figure.name, "reported": figure.reported, "predicted": figure.predicted,
-        "difference": figure.difference, "agrees": figure.agrees, "why": figure.why,
-    }  # fmt: skip
 
 
 def _load(reference: str) -> Model:

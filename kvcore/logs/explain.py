@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from kvcore.engines.releases import release
 from kvcore.engines.vllm.budget import GRAPHS_DEDUCTED
-from kvcore.engines.vllm.settings import release
 from kvcore.errors import KVCoreError
 from kvcore.logs.predict import Prediction, is_old, predict, printed
 from kvcore.logs.reading import LogReading
 from kvcore.logs.values import Amount, Decimals
 from kvcore.model.memories import Attention, Indexer, Latent, State
 from kvcore.model.model import Model
+from kvcore.records import Record
 
 # The figures that a log states and an engine predicts, by the name of the fact.
 FIGURES = (
@@ -25,7 +26,7 @@ FIGURES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Record):
     """One figure: as the log states it, as predicted, the difference (predicted − reported), and the reason.
 
     `agrees`: some memory that prints as the log does gives exactly what the log states. None: not predicted.

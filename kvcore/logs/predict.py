@@ -9,14 +9,15 @@ from typing import Any
 
 from kvcore.deployment import Request, as_options
 from kvcore.engines.base import Capacity, Engine, Layout
-from kvcore.engines.vllm.settings import ALL_GROUPS_LOGGED, release
+from kvcore.engines.releases import release
+from kvcore.engines.vllm.settings import ALL_GROUPS_LOGGED, CPU_VERSION, VERSION
 from kvcore.errors import EngineError
 from kvcore.logs.reading import LogReading, read_log
 from kvcore.logs.values import Amount, Decimals
 from kvcore.model.model import Model
 
 # The version whose line counts one group's share, and the one that counts requests (vLLM changed it in 0.21).
-OLD_VLLM, NEW_VLLM = "0.20", "0.33.0"
+OLD_VLLM, NEW_VLLM = "0.20", VERSION
 _UNLIMITED = 2**60
 # One step of llama.cpp's own default; a log that states another is followed.
 _SWITCHES = {"true": True, "enabled": True, "false": False, "disabled": False}
@@ -88,7 +89,7 @@ def _version(engine: str, facts: Mapping[str, Any]) -> tuple[str | None, tuple[s
             return stated.partition("+")[0], ()
         version = NEW_VLLM if _counts_requests(facts) else OLD_VLLM
         if facts.get("platform") == "cpu" and version == NEW_VLLM:
-            version = "0.32.0"
+            version = CPU_VERSION
         return version, (f"The log states no release; its lines are read as those of {version}.",)
     if engine in ("sglang", "tensorrt-llm") and isinstance(stated, str):
         return stated, ()

@@ -13,7 +13,7 @@ from kvcore.formats import KVFormat
 from kvcore.hardware.systems import MAX_GPUS
 from kvcore.model.memories import Attention, CrossAttention, Memory, State
 from kvcore.model.model import Model
-from kvcore.size import resident_bytes
+from kvcore.sizing import resident_bytes
 
 
 def on_rank(model: Model, ranks: int) -> Model:

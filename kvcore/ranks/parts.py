@@ -18,30 +18,10 @@ from kvcore.model.memories import Attention, CrossAttention, Indexer, Latent, Me
 from kvcore.model.model import Model, WeightPart
 from kvcore.model.prediction import JOINT, JOINT_BY_COLUMNS
 from kvcore.model.weights import dense_layers, sparse_layers
+from kvcore.ranks.rules import Ways
 
 Place = Literal["layers", "first", "last"]
 COPIES = "latent up-projections, once more in 16 bits"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ways:
-    """Over how many ranks each kind of matrix is split; 1 is whole.
-
-    `experts_whole`: every rank has whole experts (expert parallel), else a part of each. `vocabulary_pad`: the
-    vocabulary is padded to a multiple of it. `width_pad` and `hidden_pad`: likewise the sides of an expert.
-    `copies_latent`: the up-projection of latents is held a second time, in 16 bits, for use in attention.
-    """
-
-    attention: int
-    dense: int
-    shared: int
-    head: int
-    experts: int
-    experts_whole: bool
-    vocabulary_pad: int = 1
-    width_pad: int = 1
-    hidden_pad: int = 1
-    copies_latent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +251,7 @@ def _state_share(model: Model, ranks: int) -> Fraction:
     return held / everything
 
 
-_WHOLE = Ways(attention=1, dense=1, shared=1, head=1, experts=1, experts_whole=False)
+_WHOLE = Ways()
 _FORWARD_ONLY: tuple[Memory, ...] = (NoMemory(reason="a feed-forward layer of the module"),)
 _OF_EXPERTS = ("experts", "shared experts", "router", "latent projections")
 

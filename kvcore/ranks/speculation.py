@@ -5,7 +5,7 @@ tensor-parallel size and no pipeline, so it is whole on the last stage), v1/spec
 vocabulary; nothing is shared), llm_base_proposer.py (a head shares embedding and output head, but not the embedding
 of another pipeline stage). SGLang 0.5.23: server_args.py (no pipeline beside speculation, except for prefill alone),
 eagle_worker (NEXTN shares embedding and head). TensorRT-LLM 1.4: modeling_speculative.py. llama.cpp: common/arg.cpp
-(--model-draft). Ollama 0.24: llm/llama_server.go, externalDraftType (drafts are DFlash or MTP models only).
+(--model-draft).
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from kvcore.model.model import Model, WeightPart
 from kvcore.model.prediction import JOINT
 from kvcore.model.weight_formats import stored_weight_format, weight_format
 from kvcore.ranks.parts import no_head, prediction_head
-from kvcore.ranks.splits import MATRIX_SPLIT, refusals
-from kvcore.ranks.weights import LAYER_SPLIT, RankWeights, rank_weights
+from kvcore.ranks.rules import Ranked, RankRules
+from kvcore.ranks.weights import RankWeights, rank_weights
 
 HEAD_WEIGHTS, DRAFT_WEIGHTS = "prediction layers", "draft model"
-# Architectures whose head has a context of its own layers in llama.cpp (src/llama-model.cpp, the filters of hybrids).
-HEAD_ALONE = frozenset({"qwen3_5_text", "qwen3_5_moe_text", "qwen35", "qwen35moe"})
 # Kinds of a GGUF file's table that are there already (model/gguf.py).
 _IN_FILE = "multi-token prediction"
 # Formats into which a checkpoint is converted whole, or while it is loaded; other quantisers leave the module alone.
@@ -46,56 +44,47 @@ def speculator(model: Model, deployment: Deployment) -> Model | None:
     return prediction_head(model) if chosen.model is None else chosen.model
 
 
-def alone(model: Model, deployment: Deployment) -> Deployment:
-    """The deployment of the speculator `model` by itself: on one stage, with its own formats, nothing ahead of it."""
+def alone(model: Model, deployment: Deployment, rules: RankRules) -> Deployment:
+    """The deployment of the speculator `model` by itself: on one stage, with its own formats, nothing ahead of it.
+
+    Its cache has the model's format where it is the model's own head in an engine that splits matrices.
+    """
     chosen = proposer(deployment)
+    head = chosen is not None and chosen.own and not rules.whole_layers
     return replace(
         deployment,
-        pp=deployment.pp if deployment.engine in LAYER_SPLIT else 1,
+        pp=deployment.pp if rules.whole_layers else 1,
+        kv_dtype=deployment.kv_dtype if head else "auto",
         expert_parallel=deployment.expert_parallel and model.experts is not None,
-        weight_format=_format(model, deployment, chosen),
+        weight_format=_format(model, deployment, rules, chosen),
         speculative_tokens=0,
         draft=None,
         options=(),
     )
 
 
-def refused(model: Model, deployment: Deployment) -> str:
+def refused(model: Model, deployment: Deployment, engine: Ranked) -> str:
     """Why the engine cannot speculate so, in a sentence without its full stop; "" where it can, or nothing is asked."""
-    chosen, name = deployment.draft, deployment.engine
+    chosen, name = deployment.draft, engine.name
     if chosen is None:
         return ""
-    if name == "transformers":
-        return "transformers: assisted generation is not planned here; plan it without a draft, or for another engine"
-    if name == "sglang" and deployment.pp > 1:
-        return f"sglang: it does not speculate over {deployment.pp} pipeline stages"
-    if chosen.model is None:
+    if reason := engine.refuses_draft(model, deployment):
+        return f"{name}: {reason}"
+    draft = chosen.model
+    if draft is None:
         missing = no_head(model)
         return f"{name}: {missing}" if missing else ""
-    return _refused_draft(model, deployment, chosen.model)
-
-
-def _refused_draft(model: Model, deployment: Deployment, draft: Model) -> str:
-    name = deployment.engine
-    if draft.prediction.eagle and name in LAYER_SPLIT:
+    if draft.prediction.eagle and engine.rules.whole_layers:
         return f"{name}: EAGLE heads such as {draft.name} are not followed here"
-    if name == "sglang" and deployment.dp_attention and deployment.draft and deployment.draft.standalone:
-        return "sglang: a draft model of its own does not work with data-parallel attention"
-    if name == "ollama":
-        return "ollama: its DRAFT takes DFlash and MTP models only; llama.cpp takes any (--model-draft)"
-    sizes = (model.vocab_size, draft.vocab_size)
-    if name == "vllm" and not draft.prediction.eagle and None not in sizes and sizes[0] != sizes[1]:
-        return (
-            f"vllm: the draft's vocabulary of {sizes[1]:,} is not the model's {sizes[0]:,}; it takes another only with "
-            "use_heterogeneous_vocab, which is not planned here"
-        )
     if draft.knowledge != "exact":
         return f"{name}: what the draft {draft.name} keeps is not understood exactly, and would be mixed with what is"
-    reason = next(refusals(draft, alone(draft, deployment)), "")
+    reason = next(engine.refusals(draft, alone(draft, deployment, engine.rules)), "")
     return f"{name}: as a draft, {draft.name}: {reason}" if reason else ""
 
 
-def with_speculator(loaded: tuple[RankWeights, ...], model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
+def with_speculator(
+    loaded: tuple[RankWeights, ...], model: Model, deployment: Deployment, engine: Ranked
+) -> tuple[RankWeights, ...]:
     """The weights of each stage with the proposer's among them, as a part of its own.
 
     Raises PlanError where the proposer's parameters are not known.
@@ -107,10 +96,15 @@ def with_speculator(loaded: tuple[RankWeights, ...], model: Model, deployment: D
     own = chosen is not None and chosen.own
     if own and any(part.name == _IN_FILE for part in model.weights):
         return loaded
-    shaped = _with_tables(extra, model, deployment) if own else as_loaded(extra, deployment)
+    whole_layers = engine.rules.whole_layers
+    shaped = extra
+    if not own:
+        shaped = as_loaded(extra, deployment)
+    elif not whole_layers:
+        shaped = _with_tables(extra, model, deployment)
+    place = alone(extra, deployment, engine.rules)
     # A head's tensors lie with the last layer, whoever splits by layers.
-    place = replace(alone(extra, deployment), tp=1, pp=1) if own and deployment.engine in LAYER_SPLIT else None
-    found = rank_weights(shaped, place or alone(extra, deployment))
+    found = rank_weights(shaped, replace(place, tp=1, pp=1) if own and whole_layers else place, engine)
     if not found:
         raise PlanError(f"{extra.name}: how much the draft's weights take is not known from its configuration")
     name = HEAD_WEIGHTS if own else DRAFT_WEIGHTS
@@ -170,14 +164,14 @@ def as_loaded(draft: Model, deployment: Deployment) -> Model:
 
 def _with_tables(head: Model, model: Model, deployment: Deployment) -> Model:
     """A head on another pipeline stage than the embedding has a table of its own."""
-    if deployment.pp == 1 or deployment.engine in LAYER_SPLIT or not model.vocab_size:
+    if deployment.pp == 1 or not model.vocab_size:
         return head
     rows = model.vocab_size * model.hidden_size
     table = WeightPart(name="embedding", parameters=rows, active_parameters=model.hidden_size)
     return replace(head, weights=(*head.weights, table))
 
 
-def _format(extra: Model, deployment: Deployment, chosen: Draft | None) -> str | None:
+def _format(extra: Model, deployment: Deployment, rules: RankRules, chosen: Draft | None) -> str | None:
     """The format of the proposer's weights: a draft's own; a head's is the model's where that converts all of it."""
     if chosen is None or not chosen.own:
         return None if chosen is None else chosen.weight_format
@@ -185,32 +179,21 @@ def _format(extra: Model, deployment: Deployment, chosen: Draft | None) -> str |
     if wanted is None or wanted == stored_weight_format(extra).name:
         return None
     name = weight_format(wanted).name
-    return name if name in _CONVERTED_WHOLE or deployment.engine in LAYER_SPLIT else extra.model_dtype
+    return name if name in _CONVERTED_WHOLE or rules.whole_layers else extra.model_dtype
 
 
-def notes(model: Model, deployment: Deployment) -> tuple[str, ...]:
+def notes(model: Model, deployment: Deployment, engine: Ranked) -> tuple[str, ...]:
     """What is to know about who proposes, or about a head that is there and is not used."""
     chosen = proposer(deployment)
     if chosen is not None and deployment.draft is None and prediction_head(model) is None:
         return (f"The weights of the prediction layers are not among the weights: {no_head(model)}.",)
     if chosen is not None:
-        return _bounds(model, deployment, chosen)
+        return engine.draft_notes(model, deployment)
     found = []
     if deployment.speculative_tokens:
         found.append("Tokens are proposed from the prompt (n-gram): that has no weights and no cache of its own.")
-    if (head := prediction_head(model)) is not None and deployment.engine in MATRIX_SPLIT:
+    if (head := prediction_head(model)) is not None and not engine.rules.whole_layers:
         count, size = model.prediction.modules, f"{(head.total_parameters or 0) / 1e9:.2f} billion parameters"
         modules = f"a prediction module of {size}" if count == 1 else f"{count} prediction modules of {size} together"
         found.append(f"The checkpoint has {modules}, which would propose tokens ahead; not used here, so not loaded.")
     return tuple(found)
-
-
-def _bounds(model: Model, deployment: Deployment, chosen: Draft) -> tuple[str, ...]:
-    """Where an engine sets more aside than the proposer's layers hold."""
-    if chosen.own and deployment.engine in LAYER_SPLIT and model.model_type not in HEAD_ALONE:
-        text = "An upper bound: the second context of prediction layers is counted with all of the model's layers once "
-        return (f"{text}more, in 16 bits, as llama.cpp allocates it for most architectures.",)
-    if deployment.engine == "sglang" and not chosen.own:
-        text = "SGLang sets cache aside for a draft by its number of layers, as if they were the model's"
-        return (f"{text}; where the draft's take more, those are counted.",)
-    return ()

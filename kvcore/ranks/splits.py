@@ -12,12 +12,9 @@ from collections.abc import Iterator
 from kvcore.deployment import Deployment
 from kvcore.model.memories import Attention, CrossAttention, Latent, State
 from kvcore.model.model import Model
-from kvcore.plan.stored import stored
 from kvcore.ranks.parts import padded
-from kvcore.ranks.weights import dense_ranks, expert_ranks, shared_ranks
+from kvcore.ranks.rules import Ranked, RankRules, Ways
 
-# Engines that split matrices; the others give whole layers to each GPU.
-MATRIX_SPLIT = ("vllm", "sglang", "tensorrt-llm")
 # Widths of a feed-forward layer and of an expert, as configurations name them.
 _WIDTHS = ("intermediate_size", "intermediate_size_mlp", "dense_intermediate_size", "ffn_hidden_size", "ffn_dim")
 _EXPERT_WIDTHS = ("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size")
@@ -26,21 +23,22 @@ _SHARED_WIDTHS = ("shared_expert_intermediate_size", "moe_shared_expert_intermed
 _GROUPS = {"awq": 128, "gptq": 128, "awq8": 128, "gptq8": 128, "int4": 32, "nvfp4": 16}
 
 
-def refusals(model: Model, deployment: Deployment) -> Iterator[str]:
-    """Every reason against the split, the plainest first."""
-    name, tp = deployment.engine, deployment.tp
-    if deployment.engine not in MATRIX_SPLIT:
-        yield from _layer_split(deployment)
+def refusals(model: Model, deployment: Deployment, engine: Ranked) -> Iterator[str]:
+    """Every reason against the split by an engine's rules, the plainest first."""
+    rules, tp = engine.rules, deployment.tp
+    ways = engine.ways(model, deployment)
+    if rules.whole_layers:
+        yield from _layer_split(engine.name, deployment)
     if deployment.pp > len(model.layers):
         yield f"{deployment.pp:,} pipeline stages are more than the {len(model.layers):,} layers"
-    yield from _experts(model, deployment)
-    yield from _data_parallel_attention(model, deployment)
-    if name in MATRIX_SPLIT:
+    if not rules.whole_layers:
+        yield from _experts(engine, model, deployment, ways)
+        yield from _data_parallel_attention(engine, model, deployment)
         yield from _heads(model, tp)
         yield from _states(model, tp)
-        yield from _vocabulary(model, deployment)
-        yield from _widths(model, deployment)
-    yield from _context_parallel(model, deployment)
+        yield from _vocabulary(model, tp, ways.vocabulary_pad)
+        yield from _widths(model, deployment, rules, ways)
+    yield from _context_parallel(engine, model, deployment)
 
 
 def is_latent(model: Model) -> bool:
@@ -55,13 +53,10 @@ def kv_heads(model: Model) -> tuple[int, ...]:
     )
 
 
-def _layer_split(deployment: Deployment) -> Iterator[str]:
-    name = deployment.engine
-    if deployment.tp > 1 and name != "transformers":
+def _layer_split(name: str, deployment: Deployment) -> Iterator[str]:
+    if deployment.tp > 1:
         stages = deployment.tp * deployment.pp
         yield f"{name} gives whole layers to each GPU: ask for pp {stages}, not tp {deployment.tp}"
-    if name == "transformers" and deployment.replica_gpus > 1:
-        yield "transformers: its cache is not split over GPUs here; several replicas (dp) are possible"
     if deployment.expert_parallel:
         yield f"{name} has no expert parallel"
     if deployment.dp_attention:
@@ -98,20 +93,20 @@ def _states(model: Model, tp: int) -> Iterator[str]:
             yield f"{groups} key heads of {state.design} cannot be divided over {tp} ranks"
 
 
-def _vocabulary(model: Model, deployment: Deployment) -> Iterator[str]:
-    """vLLM and SGLang pad it to a multiple of 64, which the ranks then have to divide."""
-    rows = padded(model.vocab_size or 0, 64)
-    if deployment.engine in ("vllm", "sglang") and rows % deployment.tp:
-        yield f"a vocabulary of {rows:,} (padded to a multiple of 64) cannot be divided over {deployment.tp} ranks"
+def _vocabulary(model: Model, tp: int, multiple: int) -> Iterator[str]:
+    """Where it is padded to a multiple, the ranks have to divide that."""
+    rows = padded(model.vocab_size or 0, multiple)
+    if multiple > 1 and rows % tp:
+        yield f"a vocabulary of {rows:,} (padded to a multiple of {multiple}) cannot be divided over {tp} ranks"
 
 
-def _widths(model: Model, deployment: Deployment) -> Iterator[str]:
+def _widths(model: Model, deployment: Deployment, rules: RankRules, ways: Ways) -> Iterator[str]:
     """Feed-forward and experts: their width is divided, and no scale's block or group may be cut."""
     unit, what = _unit(model, deployment)
-    marlin = deployment.engine == "vllm" and (deployment.weight_format or model.checkpoint_format) == "mxfp4"
-    for kind, width, ranks in _divided(model, deployment):
-        if marlin and kind == "experts":
-            continue  # Their width is padded.
+    padded_experts = (deployment.weight_format or model.checkpoint_format) in rules.padded_experts
+    for kind, width, ranks in _divided(model, ways):
+        if padded_experts and kind == "experts":
+            continue
         if width % ranks:
             yield f"{kind} of width {width:,} cannot be divided over {ranks} ranks"
         elif ranks > 1 and unit > 1 and (width // ranks) % unit:
@@ -119,20 +114,20 @@ def _widths(model: Model, deployment: Deployment) -> Iterator[str]:
             yield f"{kind} of width {width:,} over {ranks} ranks are {width // ranks:,} wide, which cuts {what}{help_}"
 
 
-def _divided(model: Model, deployment: Deployment) -> Iterator[tuple[str, int, int]]:
+def _divided(model: Model, ways: Ways) -> Iterator[tuple[str, int, int]]:
     """Kinds of matrices with their width and the ranks over which it is split."""
     kinds = {part.name for part in model.weights}
     plain = _stated(model, _WIDTHS)
     if "feed-forward" in kinds and plain:
-        yield "feed-forward layers", plain, dense_ranks(deployment)
+        yield "feed-forward layers", plain, ways.dense
     if model.experts is None:
         return
     width = _stated(model, _EXPERT_WIDTHS) or plain
-    if width and not deployment.expert_parallel:
-        yield "experts", width, expert_ranks(model, deployment)
+    if width and not ways.experts_whole:
+        yield "experts", width, ways.experts
     shared = _stated(model, _SHARED_WIDTHS) or width * model.experts.num_shared_experts
     if shared and "shared experts" in kinds:
-        yield "shared experts", shared, shared_ranks(deployment)
+        yield "shared experts", shared, ways.shared
 
 
 def _unit(model: Model, deployment: Deployment) -> tuple[int, str]:
@@ -141,7 +136,7 @@ def _unit(model: Model, deployment: Deployment) -> tuple[int, str]:
     name = chosen or model.checkpoint_format or ""
     if name == "fp8":
         # Quantising a 16-bit checkpoint while it is loaded makes one scale a matrix.
-        block = stored(model).block if chosen in (None, model.checkpoint_format) else 0
+        block = model.scale_block if chosen in (None, model.checkpoint_format) else 0
         return (block, f"its fp8 blocks of {block}") if block else (1, "")
     group = _GROUPS.get(name, 1)
     return group, f"{name}'s groups of {group}"
@@ -155,37 +150,40 @@ def _stated(model: Model, names: tuple[str, ...]) -> int:
     return 0
 
 
-def _experts(model: Model, deployment: Deployment) -> Iterator[str]:
-    if not deployment.expert_parallel or deployment.engine not in MATRIX_SPLIT:
+def _experts(engine: Ranked, model: Model, deployment: Deployment, ways: Ways) -> Iterator[str]:
+    if not deployment.expert_parallel:
         return
     if model.experts is None:
         yield "the model has no experts, so expert parallel has nothing to divide"
         return
-    number, ranks = model.experts.num_experts, expert_ranks(model, deployment)
+    number, ranks = model.experts.num_experts, ways.experts
     if ranks > number:
         yield f"{number} experts are fewer than the {ranks} ranks that would share them"
-    elif number % ranks and deployment.engine != "vllm":
-        yield f"{deployment.engine} needs the same number of experts on each rank, and {ranks} do not divide {number}"
+    elif number % ranks and not engine.rules.uneven_experts:
+        yield f"{engine.name} needs the same number of experts on each rank, and {ranks} do not divide {number}"
 
 
-def _data_parallel_attention(model: Model, deployment: Deployment) -> Iterator[str]:
-    if not deployment.dp_attention or deployment.engine not in MATRIX_SPLIT:
+def _data_parallel_attention(engine: Ranked, model: Model, deployment: Deployment) -> Iterator[str]:
+    if not deployment.dp_attention:
         return
-    if deployment.engine == "tensorrt-llm" and deployment.tp > 1:
+    kind = engine.rules.dp_attention
+    if not kind:
+        yield f"{engine.name} has no data-parallel attention"
+    elif kind == "all" and deployment.tp > 1:
         ranks = deployment.tp * deployment.dp
-        yield f"tensorrt-llm then has attention whole on every rank: ask for tp 1 and dp {ranks}"
+        yield f"{engine.name} then has attention whole on every rank: ask for tp 1 and dp {ranks}"
     if deployment.dp == 1:
         yield "data-parallel attention needs more than one replica (dp)"
-    elif model.experts is None and (deployment.engine == "vllm" or not is_latent(model)):
+    elif model.experts is None and (kind == "replicas" or not is_latent(model)):
         yield "without experts replicas have nothing to share: data-parallel attention is plain replicas (dp)"
 
 
-def _context_parallel(model: Model, deployment: Deployment) -> Iterator[str]:
-    dcp, tp, name = deployment.dcp, deployment.tp, deployment.engine
+def _context_parallel(engine: Ranked, model: Model, deployment: Deployment) -> Iterator[str]:
+    dcp, tp = deployment.dcp, deployment.tp
     if dcp == 1:
         return
-    if name not in ("vllm", "sglang"):
-        yield f"{name} has no decode context parallel"
+    if not engine.rules.context_parallel:
+        yield f"{engine.name} has no decode context parallel"
         return
     if tp % dcp:
         yield f"decode context parallel {dcp} does not divide {tp} tensor-parallel ranks, which it splits into groups"

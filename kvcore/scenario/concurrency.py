@@ -14,7 +14,7 @@ from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
 from kvcore.hardware.systems import HOST_GPUS, MAX_GPUS
 from kvcore.model.weight_formats import weight_format
-from kvcore.plan.sweep import LEVERS
+from kvcore.planning.sweep import LEVERS
 from kvcore.scenario.fields import (
     AUTO,
     Choices,

@@ -20,6 +20,7 @@ from pathlib import Path, PurePath
 from typing import IO, Any, BinaryIO, Literal
 
 from kvcore.errors import ConfigError, ModelError, SourceError, UnknownLayoutError
+from kvcore.extras import require
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.model.model import Files
 from kvcore.model.safetensors import measure
@@ -147,6 +148,7 @@ def from_hub(
     wanted, revision = the_hub.without_url(repo_id), revision or "main"
     if not the_hub.HUB_ID.fullmatch(wanted):
         raise SourceError(f"{repo_id[:120]!r} is not the id of a model on the Hub; write it as organisation/name")
+    require("huggingface_hub", "hub", "the Hugging Face Hub")
     if the_hub.is_offline():
         folder = the_hub.cached_folder(wanted, revision)
         loaded = from_path(folder, upper_bound=upper_bound)

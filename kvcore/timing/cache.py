@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kvcore.formats import KVFormat
 from kvcore.model.memories import Attention, Indexer, Latent, Memory, NoMemory, SharedCache, State
 from kvcore.model.model import Knowledge, Model
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.timing.memory_work import Cache, Heads, MemoryWork, memory_work
 from kvcore.timing.states import is_counted
 from kvcore.timing.work import Step, Work, decode_step, prefill_step

@@ -11,7 +11,7 @@ from typing import Literal
 
 from kvcore.errors import HardwareError
 from kvcore.hardware.gpus import FORMATS, Accelerator
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.timing.work import Work
 
 # What stands in for a format whose rate is not known: the 16-bit formats that attention is computed in.

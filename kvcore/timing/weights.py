@@ -9,7 +9,7 @@ from kvcore.errors import UnitError
 from kvcore.model.memories import CrossAttention
 from kvcore.model.model import Model, WeightPart
 from kvcore.model.weight_formats import WeightFormat, chosen_weight_format, weights_bytes
-from kvcore.size import Term
+from kvcore.terms import Term
 from kvcore.timing.work import Work
 from kvcore.units import check_tokens
 

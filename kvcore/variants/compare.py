@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 from kvcore.formats import KVFormat
 from kvcore.model.model import Model
+from kvcore.records import Record
 from kvcore.units import check_tokens, format_bytes, format_tokens
 from kvcore.variants.causes import (
     NAMED,
@@ -26,19 +28,23 @@ from kvcore.variants.causes import (
     turns,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Record):
     """What two models remember, and why they differ. Bytes are for one request, factors are A over B.
 
-    `per_token_a` is what one more token adds while no window is full, `long_run_a` what it adds once every window is
-    full that the model's own limit lets fill; both are exact, averages where tokens share an entry. So for B.
-    A factor is None, and its causes are empty, where either side is 0; otherwise the factors of `causes` multiply to
-    `per_token_factor`, those of `long_run_causes` to `long_run_factor`, those of `length_causes` to
-    `resident_factor`, exactly. `crossovers` are the contexts from which on the order of the two is reversed, whatever
-    the models' limits; entries that several tokens share count as their average there.
+    `models` are the names of A and B. `per_token_a` is what one more token adds while no window is full, `long_run_a`
+    what it adds once every window is full that the model's own limit lets fill; both are exact, averages where tokens
+    share an entry. So for B. A factor is None, and its causes are empty, where either side is 0; otherwise the factors
+    of `causes` multiply to `per_token_factor`, those of `long_run_causes` to `long_run_factor`, those of
+    `length_causes` to `resident_factor`, exactly. `crossovers` are the contexts from which on the order of the two is
+    reversed, whatever the models' limits; entries that several tokens share count as their average there.
     """
 
+    models: tuple[str, str]
     tokens: int
     per_token_a: Fraction
     per_token_b: Fraction
@@ -55,6 +61,32 @@ class Comparison:
     crossovers: tuple[int, ...]
     per_token: str
     at_length: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The stable JSON form; factors are A over B, null where one side is 0."""
+        factors = (self.per_token_factor, self.resident_factor)
+        per_token, resident = (None if factor is None else float(factor) for factor in factors)
+        return {
+            "models": list(self.models),
+            "tokens": self.tokens,
+            "bytes_per_token": [float(self.per_token_a), float(self.per_token_b)],
+            "resident_bytes": [self.resident_a, self.resident_b],
+            "per_token_factor": per_token,
+            "resident_factor": resident,
+            "causes": [{"what": cause.words, "factor": float(cause.factor)} for cause in self.causes],
+            "crossover_tokens": self.crossover_tokens,
+            "per_token": self.per_token,
+            "at_length": self.at_length,
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a model: model, bytes_per_token, resident_bytes."""
+        import pandas as pd
+
+        answer = self.to_dict()
+        return pd.DataFrame(
+            {"model": answer["models"], **{name: answer[name] for name in ("bytes_per_token", "resident_bytes")}}
+        )
 
     @property
     def crossover_tokens(self) -> int | None:
@@ -90,6 +122,7 @@ def compare(
     found = turns(left, right)
     bound = bound_words(left, right)
     return Comparison(
+        models=(a.name, b.name),
         tokens=tokens,
         per_token_a=left.start.bytes,
         per_token_b=right.start.bytes,

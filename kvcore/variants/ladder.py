@@ -13,7 +13,7 @@ from fractions import Fraction
 from kvcore.errors import KVCoreError, UnitError
 from kvcore.formats import KVFormat, kv_format
 from kvcore.model.model import Model
-from kvcore.size import bytes_per_token, growth_laws, resident_bytes, state_bytes
+from kvcore.sizing import bytes_per_token, growth_laws, resident_bytes, state_bytes
 from kvcore.variants.variants import canonical, variant
 
 SHIPPED = "shipped"

@@ -19,7 +19,7 @@ from kvcore.errors import ConfigError
 from kvcore.formats import kv_format
 from kvcore.model.memories import Attention, CrossAttention, Memory
 from kvcore.model.model import Model
-from kvcore.size import bytes_per_token, resident_bytes
+from kvcore.sizing import bytes_per_token, resident_bytes
 from kvcore.sources.catalogue import Entry, Summary, attention_label, summaries
 from kvcore.variants.variants import variant
 

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from kvcore.formats import KVFormat
 from kvcore.hardware.gpus import CapacityLine
 from kvcore.model import Model
-from kvcore.size import curve, growth_laws
+from kvcore.sizing import curve, growth_laws
 from kvcore.units import GIB, MAX_TOKENS, format_bytes, format_tokens
 from pages.ui.text import in_chart
 from pages.ui.theme import FONT_SIZE, Palette, figure, series_colours

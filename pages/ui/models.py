@@ -11,7 +11,7 @@ from kvcore.errors import KVCoreError, ModelError
 from kvcore.formats import KVFormat
 from kvcore.model import Model, model_from_config
 from kvcore.scenario.scenario import DEFAULT_MODEL, encode_config
-from kvcore.size import growth_laws
+from kvcore.sizing import growth_laws
 from kvcore.sources import catalogue, files
 from kvcore.units import format_count
 from pages.ui.text import tidy_name

@@ -50,7 +50,7 @@ WIDER = """(() => {
   const main = document.querySelector("[data-testid=stMain]");
   return Math.max(document.documentElement.scrollWidth - window.innerWidth, main.scrollWidth - main.clientWidth);
 })()"""
-# Each piece of text that is seen, with the size of its letters.
+# Each piece of text that is seen, with the size of its letters: in HTML, and in a drawing of plotly.
 TEXTS = """places => places.flatMap(place => {
   const found = [], walker = document.createTreeWalker(place, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
@@ -61,6 +61,17 @@ TEXTS = """places => places.flatMap(place => {
   }
   return found;
 })"""
+# Texts of a drawing that reach beyond it.
+CUT_TEXTS = """figures => figures.flatMap(figure => {
+  const edge = figure.getBoundingClientRect();
+  return [...figure.querySelectorAll("g.annotation, .legendtext, .textpoint")]
+    .filter(one => one.getClientRects().length)
+    .map(one => [one.textContent, one.getBoundingClientRect()])
+    .filter(([, box]) => box.right > edge.right + 1 || box.left < edge.left - 1).map(([text]) => text);
+})"""
+DRAWN_TEXTS = """figures => figures.flatMap(figure => [...figure.querySelectorAll("svg text")]
+  .filter(text => text.textContent.trim() && text.getClientRects().length)
+  .map(text => [text.textContent, parseFloat(getComputedStyle(text).fontSize)]))"""
 
 COUNT_RUNS = """(() => {
   window.runsSeen = 0;
@@ -141,7 +152,8 @@ def answers(page: Page) -> Locator:
 
 
 def timeline(page: Page) -> Locator:
-    return page.locator(".st-key-live_timeline").get_by_role("img")
+    """The finished time line."""
+    return page.locator(".st-key-live_timeline").get_by_role("figure")
 
 
 def recording(page: Page) -> Locator:
@@ -195,16 +207,17 @@ def fits(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 1100})
     idle(page)
     assert page.evaluate(WIDER) <= 0, width
-    for place in page.locator(".kv-plot, .kv-lanes, .kv-legend, .kv-say").all():
+    for place in page.locator(".js-plotly-plot, .kv-say").all():
         box = place.bounding_box()
         assert box["x"] >= 0, width
         assert box["x"] + box["width"] <= width
+    assert page.locator(".js-plotly-plot").evaluate_all(CUT_TEXTS) == [], width
 
 
 def readable(page: Page) -> None:
     """Text of the charts and of the answer can be read from a distance on a projector."""
-    for place in (".kv-lanes", ".kv-plot", ".kv-legend", ".kv-say"):
-        texts = page.locator(place).evaluate_all(TEXTS)
+    for place, read in ((".kv-say", TEXTS), (".js-plotly-plot", DRAWN_TEXTS)):
+        texts = page.locator(place).evaluate_all(read)
         assert len(texts) >= 2, place
         assert [one for one in texts if one[1] < 14] == [], place
 
@@ -230,7 +243,8 @@ def test_opens_on_recordings_that_say_so_and_nothing_runs(
     for at in range(4):
         expect(number(page, at)).to_have_text(re.compile(r"\d"))
     expect(answers(page)).not_to_be_empty()
-    expect(page.locator(".kv-plot")).to_have_count(4)
+    # The time line, times token by token, bytes, the probe and the race, each finished.
+    expect(page.locator(".js-plotly-plot")).to_have_count(5)
     expect(button(page, "live_run")).to_be_enabled()
     idle(page)
     # A page that watches a job runs a part of its script four times a second.
@@ -245,7 +259,7 @@ def test_opens_on_recordings_that_say_so_and_nothing_runs(
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_fits_every_window_and_is_accessible(open_page: Open, theme: str) -> None:
     page = open_page("live", width=390, height=844, theme=theme)
-    expect(page.locator(".kv-plot")).to_have_count(4)
+    expect(page.locator(".js-plotly-plot")).to_have_count(5)
     for width in (390, 1440):
         fits(page, width)
         assert violations(page) == [], width
@@ -279,7 +293,8 @@ def test_a_run_from_a_link_and_the_next_turn(open_page: Open) -> None:
     said = timeline(page).get_attribute("aria-label") or ""
     for name in ("with the cache", "without it, recomputed"):
         assert re.search(rf"{name}: prefill of {prompt} tokens [\d.]+ m?s, then 7 tokens of", said), said
-    expect(page.locator(".st-key-live_timeline .lane")).to_have_count(2)
+    for name in ("With the cache", "Without it, recomputed"):
+        expect(timeline(page).locator(".annotation").filter(has_text=name)).to_have_count(1)
     expect(page.locator(".st-key-live_held").get_by_role("heading")).to_contain_text("22.5 KiB a token")
     holds(page, **SHORT, live_probe_too="0")
 
@@ -473,14 +488,18 @@ def test_a_strangers_recording_is_shown_as_text(open_page: Open) -> None:
 def test_a_chart_can_be_had_as_a_file(open_page: Open) -> None:
     page = open_page("live")
     idle(page)
+    chart = page.locator(".st-key-live_probe_plot")
+    chart.scroll_into_view_if_needed()
+    chart.locator(".js-plotly-plot").hover()
     with page.expect_download() as started:
-        button(page, "live_probe_svg").first.click()
+        chart.locator("[data-title='Download plot']").click()
     download = started.value
     assert download.suggested_filename == "kv-live-probe.svg"
     text = download.path().read_text("utf-8")
-    root = ElementTree.fromstring(text.encode())
-    heading = page.locator(".st-key-live_probe_section").get_by_role("heading").inner_text()
-    assert root.findtext("{http://www.w3.org/2000/svg}title") == heading
+    written = [one.text for one in ElementTree.fromstring(text.encode()).iter("{http://www.w3.org/2000/svg}text")]
+    # What is drawn can be told from the file alone.
+    for name in ("with the cache", "without it, recomputed", "predicted", "tokens before the one that is made"):
+        assert name in written
     assert "<script" not in text
     expect(numbers(page).first).to_be_visible()
 
@@ -497,8 +516,9 @@ def test_kept_runs_are_laid_side_by_side(open_page: Open) -> None:
     loaded.set_input_files(json_file("run.json", record | {"name": TAG}))
     expect(alert(page)).to_contain_text(f"A run called {TAG} is kept already, so this one is called {TAG} (2).")
     compared = page.locator(".st-key-live_compare")
-    expect(compared.get_by_role("img")).to_have_count(2)
-    expect(compared.locator(".lane")).to_have_count(2)
+    expect(compared.get_by_role("figure")).to_have_count(2)
+    for name in (TAG, f"{TAG} (2)"):
+        expect(compared.locator(".annotation").get_by_text(name, exact=True)).to_have_count(1)
     unmarked(page)
     button(page, "live_replace").click()
     expect(compared).to_have_count(0)
@@ -515,6 +535,8 @@ def test_a_strangers_race_is_shown_as_text(open_page: Open) -> None:
     page = open_page("live")
     page.get_by_text("Load a run", exact=True).click()
     page.locator("input[type=file]").set_input_files(json_file("race.json", record))
-    expect(page.locator(".st-key-live_race_chart .kv-legend")).to_contain_text("203.0.113.1", ignore_case=True)
+    # The chart of the recording before stands beside the new one for a moment.
+    expect(page.locator(".st-key-live_race_plot .legend").filter(has_text="203.0.113.1")).to_have_count(1)
+    expect(page.locator(".st-key-live_race_plot")).to_have_count(1)
     idle(page)
     unmarked(page)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvcore.errors import ModelError
 from kvcore.evidence.runs import recordings
-from kvcore.logs import Amount, Decimals, LogError, LogReading, explain, log_command, read_log
+from kvcore.logs import Amount, Decimals, LogError, LogReading, explain, log_result, read_log
 from kvcore.logs import reading as reading_module
 from kvcore.logs.command import model_of
 from kvcore.logs.patterns import FLAGS, KINDS, PATTERNS
@@ -116,7 +116,7 @@ def test_old_and_new_cache_lines_of_llamacpp() -> None:
 
 
 def test_a_whole_vllm_log_agrees_figure_by_figure() -> None:
-    answer = log_command(GEMMA3)
+    answer = log_result(GEMMA3).to_dict()
     assert answer["recognised"]["model"] == "/google/gemma-3-27b-it"
     assert answer["recognised"]["tp"] == 1
     figures = {figure["name"]: figure for figure in answer["figures"]}
@@ -132,7 +132,7 @@ def test_a_whole_vllm_log_agrees_figure_by_figure() -> None:
 
 
 def test_a_wrong_model_is_said_in_numbers() -> None:
-    figures = {figure["name"]: figure for figure in log_command(GEMMA3, "google/gemma-3-4b-it")["figures"]}
+    figures = {figure["name"]: figure for figure in log_result(GEMMA3, "google/gemma-3-4b-it").to_dict()["figures"]}
     tokens = figures["kv_cache_size_tokens"]
     assert not tokens["agrees"]
     assert tokens["difference"] == tokens["predicted"] - tokens["reported"] != 0
@@ -143,9 +143,9 @@ def test_a_setting_that_the_log_left_out_is_named() -> None:
     text = GEMMA3.replace("max_num_batched_tokens=8192", "max_num_batched_tokens=8192").replace("205,696", "102,848")
     text = text.replace("50.05x", "25.02x").replace("89994", "44996").replace("109.86", "109.86")
     # The same memory holds half as many tokens: nothing but a cache of four bytes would do, so nothing is claimed.
-    assert all("would come out" not in figure["why"] for figure in log_command(text)["figures"])
+    assert all("would come out" not in figure["why"] for figure in log_result(text).to_dict()["figures"])
     fp8 = GEMMA3.replace("205,696", "411,408").replace("50.05x", "100.11x").replace("89994", "179994")
-    for figure in log_command(fp8)["figures"]:
+    for figure in log_result(fp8).to_dict()["figures"]:
         assert not figure["agrees"]
         assert "with a cache in fp8" in figure["why"]
 
@@ -157,7 +157,7 @@ def test_ollamas_own_lines_are_added_up_over_devices() -> None:
         'msg="model weights" device=CPU size="10.1 GiB"\n'
         'msg="kv cache" device=CUDA0 size="288.0 MiB"\nmsg="kv cache" device=CPU size="96.0 MiB"\n'
     )
-    answer = log_command(text, "Qwen/Qwen3-30B-A3B")
+    answer = log_result(text, "Qwen/Qwen3-30B-A3B").to_dict()
     assert answer["recognised"]["n_ctx"] == 4096
     (figure,) = answer["figures"]
     assert (figure["reported"], figure["predicted"], figure["agrees"]) == (384 * MIB, 384 * MIB, True)
@@ -169,13 +169,13 @@ def test_tensorrt_llm_is_compared_for_a_model_that_is_named() -> None:
         "[TensorRT-LLM][INFO] Number of tokens per block: 32.\n"
         "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 1.56 GiB for max tokens in paged KV cache (12800)."
     )
-    figures = {one["name"]: one for one in log_command(text, "meta-llama/Llama-3.1-8B-Instruct")["figures"]}
+    figures = {one["name"]: one for one in log_result(text, "meta-llama/Llama-3.1-8B-Instruct").to_dict()["figures"]}
     assert figures["kv_cache_size_tokens"]["agrees"]
     assert figures["block_size"]["predicted"] == 32
 
 
 def test_a_whole_sglang_log_agrees() -> None:
-    answer = log_command(KIMI)
+    answer = log_result(KIMI).to_dict()
     assert answer["recognised"]["tp"] == 8
     assert answer["recognised"]["free_now_bytes"] == 44 * GIB
     assert [figure["agrees"] for figure in answer["figures"]] == [True] * 3
@@ -190,7 +190,7 @@ def test_several_engines_and_models_in_one_text() -> None:
     twice = read_log(GEMMA3 + GEMMA3.replace("gemma-3-27b-it", "gemma-3-4b-it").replace("205,696", "7"))
     assert [one.whole("kv_cache_size_tokens") for one in twice] == [205696, 7]
     assert [one.model for one in twice] == ["/google/gemma-3-27b-it", "/google/gemma-3-4b-it"]
-    assert len(log_command(GEMMA3 + KIMI)["readings"]) == 2
+    assert len(log_result(GEMMA3 + KIMI).to_dict()["readings"]) == 2
 
 
 def test_runs_that_begin_again_are_apart() -> None:
@@ -242,17 +242,17 @@ def test_lines_that_say_nothing_are_counted_and_shown() -> None:
 def test_a_text_without_an_engine_is_refused() -> None:
     assert read_log("nothing here\nneither here") == ()
     with pytest.raises(LogError) as problem:
-        log_command("nothing here")
+        log_result("nothing here").to_dict()
     assert problem.value.kind == "log"
 
 
 def test_an_unknown_model_leaves_the_figures_standing() -> None:
-    answer = log_command(GEMMA3.replace("/google/gemma-3-27b-it", "acme/Secret-9B"))
+    answer = log_result(GEMMA3.replace("/google/gemma-3-27b-it", "acme/Secret-9B")).to_dict()
     assert answer["scenario"] is None
     assert "acme/Secret-9B is not known here" in answer["refused"]
     assert {figure["predicted"] for figure in answer["figures"]} == {None}
     with pytest.raises(ModelError):
-        log_command(GEMMA3, "acme/Secret-9B")
+        log_result(GEMMA3, "acme/Secret-9B").to_dict()
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def _check(text: str) -> None:
             assert isinstance(explain(reading, model, guess=False).refused, str)
         assert reading.read_lines + reading.unread_lines <= text.count("\n") + text.count("\r") + 1
     try:
-        json.dumps(log_command(text))
+        json.dumps(log_result(text).to_dict())
     except LogError:
         assert not read_log(text)
 

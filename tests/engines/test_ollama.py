@@ -112,7 +112,7 @@ def test_batch_by_context(tokens: int, flash: str, cuda: bool, gib: int, batch: 
 @pytest.mark.parametrize(
     ("common", "values", "why"),
     [
-        (Request(engine_version="0.1.0"), {}, "only fb307609"),
+        (Request(engine_version="0.1.0"), {}, "known are fb307609"),
         (Request(context=9000), {"num_ctx": 8192}, "more than num_ctx"),
         (Request(context=200_000), {}, "more than num_ctx, which is 131,072"),
         (Request(kv_dtype="q8_0/q4_0"), {}, "gives both one type"),

@@ -8,7 +8,7 @@ from kvcore.engines.registry import NAMES, engine
 from kvcore.engines.reserve import reserve
 from kvcore.errors import EngineError
 from kvcore.formats import kv_format
-from kvcore.size import resident_bytes
+from kvcore.sizing import resident_bytes
 from tests.models import catalogue_rows, model
 
 GIB = 2**30

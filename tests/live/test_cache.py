@@ -7,7 +7,7 @@ import torch
 
 from kvcore.errors import LiveError
 from kvcore.live.cache import BlockCache
-from kvcore.live.predict import predicted_bytes
+from kvcore.live.shape import predicted_bytes
 from tests.live import tiny
 
 FORMATS = ("bf16", "fp16", "fp32", "int8")

@@ -29,9 +29,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[bool]:
     """The default model is a tiny one, with weights that are there; whether each was asked for with the Hub."""
     hub: list[bool] = []
 
-    def prepare(name: str, progress: Any, *, allow_hub: bool = False) -> models.Prepared:
+    def prepare(name: str, progress: Any, *, allow_hub: bool = False) -> models.PreparedModel:
         hub.append(allow_hub)
-        return models.Prepared(folder=tmp_path, config=CONFIG, tokenizer=Letters(), origin="a test")
+        return models.PreparedModel(folder=tmp_path, config=CONFIG, tokenizer=Letters(), origin="a test")
 
     monkeypatch.setattr(models, "prepare", prepare)
     monkeypatch.setattr(session_module, "measure", lambda progress, **more: HOST)

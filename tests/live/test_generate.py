@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kvcore.live import generate as module
-from kvcore.live.generate import Cancelled, Generated, Sampling, generate, pick
+from kvcore.live.generate import Cancelled, Generation, GenerationRequest, Sampling, generate, pick
 from tests.live.standins import Cache, Clock, Decoder, Letters, follower
 
 torch.set_num_threads(1)
@@ -39,11 +39,13 @@ def greedy(prompt: list[int], count: int) -> list[int]:
 
 def go(
     clock: Clock, prompts: list[list[int]], count: int, **more: Any
-) -> tuple[Generated, list[dict[str, Any]], Decoder]:
+) -> tuple[Generation, list[dict[str, Any]], Decoder]:
     events: list[dict[str, Any]] = []
     decoder = more.pop("decoder", None) or Decoder(clock)
     emit = more.pop("emit", lambda event: not events.append(event))  # type: ignore[func-returns-value]
-    made = generate(decoder, more.pop("tokenizer", None), prompts, count, emit=emit, **more)
+    tokenizer, cache, predictor = (more.pop(name, None) for name in ("tokenizer", "cache", "predictor"))
+    request = GenerationRequest(prompt_ids=prompts, new_tokens=count, **more)
+    made = generate(decoder, tokenizer, request, emit=emit, cache=cache, predictor=predictor)
     return made, events, decoder
 
 

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from kvcore.errors import LiveError
-from kvcore.live import host, host_rates
-from kvcore.live.host import Host
-from kvcore.live.host_rates import Rates, best_threads, thread_counts
+from kvcore.live import host, memory
+from kvcore.live.host import Host, MeasuredRates, best_threads, thread_counts
 
 MADE = Host(
     device="cpu", device_name="AMD EPYC", memory_bytes=25 * 10**9, available_bytes=20 * 10**9, threads=1,
@@ -39,13 +38,13 @@ def counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Measurements that take no time: each is numbered, and its bandwidth is its number."""
     made: list[int] = []
 
-    def rates(device: str, cores: int, available: int, seconds: float, progress: Any) -> Rates:
+    def rates(device: str, cores: int, available: int, seconds: float, progress: Any) -> MeasuredRates:
         made.append(len(made) + 1)
-        return Rates(threads=1, read_bandwidth_bytes_per_s=float(made[-1]), gemv_bytes_per_s={"bf16": 1e9},
+        return MeasuredRates(threads=1, read_bandwidth_bytes_per_s=float(made[-1]), gemv_bytes_per_s={"bf16": 1e9},
                      matrix_flops_per_s={"bf16": 1e11}, op_overhead_s=1e-6)  # fmt: skip
 
-    monkeypatch.setattr(host_rates, "measure_rates", rates)
-    monkeypatch.setattr(host_rates, "choose_device", lambda wanted="auto": "cpu")
+    monkeypatch.setattr(host, "measure_rates", rates)
+    monkeypatch.setattr(host, "choose_device", lambda wanted="auto": "cpu")
     return made
 
 
@@ -65,14 +64,14 @@ def test_a_measurement_is_kept_until_it_is_repeated(counted: list[int], folder: 
 
 def test_another_machine_or_torch_is_measured_anew(counted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     host.measure()
-    changes: list[tuple[str, Callable[[], object]]] = [
-        ("_torch_version", lambda: "9.9"),
-        ("processor_name", lambda: "Another"),
-        ("cores", lambda: 64),
-        ("memory_bytes", lambda: 2**40),
+    changes: list[tuple[Any, str, Callable[[], object]]] = [
+        (host, "_torch_version", lambda: "9.9"),
+        (host, "processor_name", lambda: "Another"),
+        (host, "cores", lambda: 64),
+        (memory, "machine_bytes", lambda: 2**40),
     ]
-    for number, (name, value) in enumerate(changes, start=2):
-        monkeypatch.setattr(host, name, value)
+    for number, (module, name, value) in enumerate(changes, start=2):
+        monkeypatch.setattr(module, name, value)
         host.measure()
         assert len(counted) == number, name
 
@@ -99,7 +98,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 
 def test_the_memory_that_is_free_is_read_each_time(counted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     host.measure()
-    monkeypatch.setattr(host, "available_memory_bytes", lambda: 12_345)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 12_345)
     assert host.measure().available_bytes == 12_345
 
 
@@ -181,21 +180,21 @@ def test_more_threads_must_be_worth_it() -> None:
 
 def test_buffers_exceed_the_cache_and_spare_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     mib = 2**20
-    monkeypatch.setattr(host_rates, "_last_cache_bytes", lambda: 64 * mib)
-    assert host_rates.buffer_bytes("cpu", 2**35) == 192 * mib
-    assert host_rates.buffer_bytes("cpu", 800 * mib) == 100 * mib
-    assert host_rates.buffer_bytes("cpu", 0) == 16 * mib
-    monkeypatch.setattr(host_rates, "_last_cache_bytes", lambda: 0)
-    assert host_rates.buffer_bytes("cpu", 2**35) == 96 * mib
-    assert host_rates.buffer_bytes("cuda", 2**37) == 2**30
+    monkeypatch.setattr(host, "_last_cache_bytes", lambda: 64 * mib)
+    assert host.buffer_bytes("cpu", 2**35) == 192 * mib
+    assert host.buffer_bytes("cpu", 800 * mib) == 100 * mib
+    assert host.buffer_bytes("cpu", 0) == 16 * mib
+    monkeypatch.setattr(host, "_last_cache_bytes", lambda: 0)
+    assert host.buffer_bytes("cpu", 2**35) == 96 * mib
+    assert host.buffer_bytes("cuda", 2**37) == 2**30
 
 
 @pytest.fixture
 def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real measurement that is over in a moment, on one core."""
-    monkeypatch.setattr(host_rates, "buffer_bytes", lambda device, available: 2 * 2**20)
-    monkeypatch.setattr(host_rates, "_SIDE", 128)
-    monkeypatch.setattr(host_rates, "_MATRIX_TOKENS", 8)
+    monkeypatch.setattr(host, "buffer_bytes", lambda device, available: 2 * 2**20)
+    monkeypatch.setattr(host, "_SIDE", 128)
+    monkeypatch.setattr(host, "_MATRIX_TOKENS", 8)
     monkeypatch.setattr(host, "cores", lambda: 1)
 
 
@@ -229,8 +228,8 @@ def test_a_real_measurement() -> None:
 def test_kernels_of_packed_weights_are_measured_where_torch_has_them() -> None:
     import torch
 
-    bench = host_rates._Bench(torch, "cpu", 2**20, 0.01)
-    rates = Rates()
+    bench = host._Bench(torch, "cpu", 2**20, 0.01)
+    rates = MeasuredRates()
     with torch.inference_mode():
         for name in ("int8", "int4", "bf16"):
             bench.vector(rates, name)
@@ -267,6 +266,12 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_the_system_says_is_plausible() -> None:
     assert 1 <= host.cores() <= 4096
-    assert 2**27 < host.memory_bytes() < 2**50
-    assert 0 < host.available_memory_bytes() <= host.memory_bytes()
+    assert 2**27 < memory.machine_bytes() < 2**50
+    assert 0 < memory.available_bytes() <= memory.machine_bytes()
     assert host.processor_name()
+
+
+def test_without_torch_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(LiveError, match="The live engine needs torch"):
+        host.measure()

@@ -15,7 +15,7 @@ from kvcore.live import session as session_module
 from kvcore.live.host import Host
 from kvcore.live.jobs import RUNNERS
 from kvcore.live.options import Setup, read_probe, read_race, read_run
-from kvcore.live.session import Found, Session, find
+from kvcore.live.session import FoundModel, Session, find
 from kvcore.live.settings import Limits
 from kvcore.live.shape import shape_from_config
 from tests.live.standins import VOCAB, Letters
@@ -59,12 +59,12 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setattr(jobs, "_SESSION", [session])
     monkeypatch.setattr(session_module, "measure", lambda progress, **more: HOST)
 
-    def found(setup: Setup, progress: Any) -> Found:
+    def found(setup: Setup, progress: Any) -> FoundModel:
         from kvcore.live.shape import as_variant, cut
 
         shape = as_variant(shape_from_config(CONFIG, "tiny"), setup.attention)
         shape = shape if setup.layers is None else cut(shape, setup.layers)
-        return Found(shape=shape, tokenizer=Letters(), title="Tiny", origin="random weights", folder=None)
+        return FoundModel(shape=shape, tokenizer=Letters(), title="Tiny", origin="random weights", folder=None)
 
     monkeypatch.setattr(session_module, "find", found)
     monkeypatch.setattr(jobs, "find", found)
@@ -117,7 +117,7 @@ def test_it_is_loaded_and_calibrated_once(engine: Engine, monkeypatch: pytest.Mo
     original = Session.build
     monkeypatch.setattr(Session, "build", lambda self, *a, **k: built.append(1) or original(self, *a, **k))
     engine("run", prompt_tokens=8, new_tokens=2)
-    decoder = engine.session.load(Setup(), session_module.Speaker(lambda event: True)).decoder
+    decoder = engine.session.load(Setup(), session_module.Reporter(lambda event: True)).decoder
     steps = []
     monkeypatch.setattr(decoder, "step", lambda *a, real=decoder.step: steps.append(1) or real(*a))
     events = engine("run", prompt_tokens=8, new_tokens=3, kv_format="bf16")
@@ -353,7 +353,7 @@ def no_progress(what: str, done: int, of: int) -> bool:
 def test_what_needs_random_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Real weights for the shipped attention and windows; random for what nobody trained."""
     (tmp_path / "config.json").write_text("{}")
-    ready = models.Prepared(folder=tmp_path, config=CONFIG, tokenizer=Letters(), origin="here")
+    ready = models.PreparedModel(folder=tmp_path, config=CONFIG, tokenizer=Letters(), origin="here")
     monkeypatch.setattr(models, "prepare", lambda name, progress, **more: ready)
     where = str(tmp_path)
     for attention, folder in (("shipped", tmp_path), ("sliding:16", tmp_path), ("mqa", None), ("mla:16+8", None)):

@@ -16,7 +16,7 @@ import pytest
 from huggingface_hub import constants
 
 from kvcore.errors import LiveError
-from kvcore.live import folders, models, smollm
+from kvcore.live import models
 from kvcore.live.shape import parameters, shape_from_config
 from kvcore.sources import catalogue
 from tests.live.real import TINY_CONFIG, smollm_cache, tiny_folder
@@ -30,7 +30,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Empty caches, and no package."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(smollm, "packaged", lambda: None)
+    monkeypatch.setattr(models, "packaged_gguf", lambda: None)
 
 
 def go_on(what: str, done: int, of: int) -> bool:
@@ -112,12 +112,12 @@ def test_the_hubs_local_cache_comes_first_and_its_main_branch_in_it(tmp_path: Pa
 
 
 def test_the_package_then_the_folder_made_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smollm, "packaged", lambda: Path("there"))
+    monkeypatch.setattr(models, "packaged_gguf", lambda: Path("there"))
     assert models.listed()[0].where == "package"
     monkeypatch.setenv("XDG_CACHE_HOME", str(smollm_cache()))
     assert models.listed()[0].where == "ready"
     found = models.prepare(models.DEFAULT, go_on)
-    assert (found.origin, found.tokenizer.vocab_size) == (smollm.ORIGIN, 49152)
+    assert (found.origin, found.tokenizer.vocab_size) == (models.PACKAGED_ORIGIN, 49152)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_an_index_and_its_shards(tmp_path: Path) -> None:
     whole = (folder / "model.safetensors").stat().st_size
     (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00001-of-00001.safetensors"}}')
-    found = folders.check(folder)
+    found = models.check_folder(folder)
     assert [one.name for one in found.weights] == ["model-00001-of-00001.safetensors"]
     # 262·16 + 16·16·2 + 8·16·2 + 32·16·3 + 3·16 = 6,544 numbers of four bytes.
     assert found.weight_bytes == 4 * 6544 < whole
@@ -226,22 +226,22 @@ def test_a_cache_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(LiveError, match="set XDG_CACHE_HOME"):
-        folders.user_cache()
+        models.user_cache()
     assert models.listed()[0].where == "hub"  # The list is given all the same.
     with pytest.raises(LiveError, match="set XDG_CACHE_HOME"):
         models.prepare("some-org/some", go_on)
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # Not absolute: the specification says to ignore it.
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert folders.user_cache().is_relative_to(tmp_path / "home")
+    assert models.user_cache().is_relative_to(tmp_path / "home")
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "models" / "one"
-    with suppress(ZeroDivisionError), folders.published(target) as making:
+    with suppress(ZeroDivisionError), models.published(target) as making:
         (making / "half").write_text("x")
         raise ZeroDivisionError
     assert list(target.parent.iterdir()) == []
-    with folders.published(target) as slow, folders.published(target) as fast:
+    with models.published(target) as slow, models.published(target) as fast:
         (fast / "by").write_text("fast")
         (slow / "by").write_text("slow")
         assert not target.exists()
@@ -251,7 +251,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_several_processes_at_once_leave_one_whole_folder(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from kvcore.live.folders import published\n"
+        "import sys, time; from pathlib import Path; from kvcore.live.models import published\n"
         "go, target = Path(sys.argv[1]), Path(sys.argv[2])\n"
         "while not go.exists(): time.sleep(0.005)\n"
         "with published(target) as making:\n"
@@ -274,6 +274,6 @@ def test_what_a_killed_process_left_is_swept_after_a_while(tmp_path: Path) -> No
     long_ago = time.time() - 24 * 3600
     os.utime(old, (long_ago, long_ago))
     os.utime(partial, (long_ago, long_ago))
-    with folders.published(tmp_path / "one"):
+    with models.published(tmp_path / "one"):
         pass
     assert {one.name for one in tmp_path.iterdir()} == {".making-new-2", ".partial-x", "one"}

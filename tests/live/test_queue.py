@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from kvcore.errors import LiveError
+from kvcore.live import memory
 from kvcore.live import queue as queue_module
 from kvcore.live.process import COMMAND
 from kvcore.live.queue import LiveQueue, Ticket, default_queue
@@ -27,7 +29,6 @@ PATIENCE = 90.0
 LEASE = 1000.0
 
 posix = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs signals")
-linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 
 
 @pytest.fixture
@@ -388,12 +389,32 @@ def test_what_the_engine_started_ends_with_it(start) -> None:
     until(lambda: gone(ticket.events()[0]["pid"]))
 
 
-@linux
 def test_more_memory_than_is_allowed(start) -> None:
     live = start(max_memory_bytes=200 * MIB)
     ticket = live.submit({"job": "eats"})
     assert state(ticket) == "failed"
     assert "of memory where 200 MiB is the limit" in ticket.message
+    works(live)
+
+
+def test_the_limit_holds_where_there_is_no_proc(start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS: psutil tells of resident memory alone, and no file of /proc is read."""
+    asked = []
+
+    class Process:
+        def __init__(self, pid: int | None) -> None:
+            asked.append(pid)
+
+        def memory_info(self) -> SimpleNamespace:
+            return SimpleNamespace(rss=300 * MIB)
+
+    monkeypatch.setattr(memory, "psutil", SimpleNamespace(LINUX=False, Process=Process, Error=psutil.Error))
+    live = start(max_memory_bytes=200 * MIB)
+    ticket = live.submit({"job": "deaf"})
+    assert state(ticket) == "failed"
+    assert "held 300 MiB of memory where 200 MiB is the limit" in ticket.message
+    assert asked
+    monkeypatch.undo()
     works(live)
 
 

@@ -14,9 +14,9 @@ from kvcore.live.host import Host
 from kvcore.live.roofline import (
     Calibration,
     Predicted,
-    calibrate,
     estimate_decode,
     estimate_prefill,
+    fit_calibration,
     share_of_bandwidth,
     step_bytes,
     what_binds,
@@ -92,7 +92,7 @@ def test_a_missing_rate_has_a_stand_in_or_is_an_error() -> None:
 
 def test_two_points_make_a_line_for_each_batch() -> None:
     # Batch 1: 39.9 ms + 5 µs a token. Batch 4: 50 ms + 20 µs a token.
-    made = calibrate([(1, 16, 0.03998), (1, 2016, 0.04998), (4, 16, 0.05032), (4, 516, 0.06032)])
+    made = fit_calibration([(1, 16, 0.03998), (1, 2016, 0.04998), (4, 16, 0.05032), (4, 516, 0.06032)])
     assert made.predict_decode_s(1016) == pytest.approx(0.04498)
     assert made.predict_decode_s(4016, 1) == pytest.approx(0.05998)
     assert made.predict_decode_s(2016, 4) == pytest.approx(0.09032)
@@ -105,7 +105,7 @@ def test_two_points_make_a_line_for_each_batch() -> None:
 
 def test_three_points_make_a_curve() -> None:
     # 10 ms + 1 ms a token + 1 µs a token squared.
-    made = calibrate([], [(10, 0.0201), (100, 0.12), (1000, 2.01)])
+    made = fit_calibration([], [(10, 0.0201), (100, 0.12), (1000, 2.01)])
     assert made.predict_prefill_s(500) == pytest.approx(0.76)
     assert made.predict_prefill_s(500).inside  # type: ignore[union-attr]
     assert made.predict_prefill_s(2000) == pytest.approx(6.01)
@@ -116,23 +116,23 @@ def test_three_points_make_a_curve() -> None:
     # Two requests share what comes once.
     assert made.predict_prefill_s(500, 2) == pytest.approx(1.51)
     # Two lengths: a line, 10 ms + 1 ms a token.
-    line = calibrate([], [(10, 0.02), (100, 0.11)])
+    line = fit_calibration([], [(10, 0.02), (100, 0.11)])
     assert line.predict_prefill_s(50) == pytest.approx(0.06)
 
 
 def test_more_points_are_fitted_and_noise_makes_no_negative_slope() -> None:
     # Between 0.9 and 1.1 of 40 ms at two equal contexts: relative squares meet at (0.9 + 1.1)/(0.81 + 1.21) of it …
-    made = calibrate([(1, 16, 0.036), (1, 16, 0.044), (1, 1016, 0.04)])
+    made = fit_calibration([(1, 16, 0.036), (1, 16, 0.044), (1, 1016, 0.04)])
     assert made.decode[0].per_token_s >= 0
     # (1/36 + 1/44) / (1/36² + 1/44²) = 39.2079 ms at 16, and 40 at 1,016, exactly: three points, two unknowns.
     assert made.predict_decode_s(16) == pytest.approx(0.0392079, rel=1e-5)
     assert made.predict_decode_s(1016) == pytest.approx(0.04, rel=1e-5)
     # A step that got faster with context is noise: no slope, (1/50 + 1/40) / (1/50² + 1/40²) = 43.902 ms.
-    falling = calibrate([(1, 16, 0.05), (1, 1016, 0.04)])
+    falling = fit_calibration([(1, 16, 0.05), (1, 1016, 0.04)])
     assert falling.decode[0].per_token_s == 0
     assert falling.predict_decode_s(500) == pytest.approx(0.0439024, rel=1e-5)
     # A prefill that bends downwards is taken as a line that grows.
-    bent = calibrate([], [(10, 0.1), (100, 0.5), (1000, 0.9)])
+    bent = fit_calibration([], [(10, 0.1), (100, 0.5), (1000, 0.9)])
     assert bent.prefill is not None
     assert bent.prefill.per_token_squared_s == 0
     assert bent.prefill.per_token_s > 0
@@ -140,26 +140,26 @@ def test_more_points_are_fitted_and_noise_makes_no_negative_slope() -> None:
 
 def test_windows_bound_what_a_step_looks_at() -> None:
     # 16 tokens: 40.4 ms; 2,048, of which 256 are seen: 50 ms. 9.6 ms for 240 tokens: 40 µs each on 39.76 ms.
-    made = calibrate([(1, 16, 0.0404), (1, 2048, 0.05)], windows=(256,) * 30)
+    made = fit_calibration([(1, 16, 0.0404), (1, 2048, 0.05)], windows=(256,) * 30)
     assert made.predict_decode_s(128) == pytest.approx(0.03976 + 128 * 4e-5)
     assert made.predict_decode_s(4096) == pytest.approx(0.05)
     # Half of the layers see everything: (256 + 2048)/2 = 1,152 tokens on average.
-    mixed = calibrate([(1, 16, 0.0404), (1, 2048, 0.05)], windows=(None, 256) * 15)
+    mixed = fit_calibration([(1, 16, 0.0404), (1, 2048, 0.05)], windows=(None, 256) * 15)
     assert mixed.decode[0].per_token_s == pytest.approx(0.0096 / (1152 - 16))
     assert mixed.windows == ((0, 15), (256, 15))
     # Both contexts beyond the window look alike: a constant, not a division by nothing.
-    flat = calibrate([(1, 300, 0.04), (1, 600, 0.04)], windows=(256,) * 30)
+    flat = fit_calibration([(1, 300, 0.04), (1, 600, 0.04)], windows=(256,) * 30)
     assert flat.predict_decode_s(5000) == pytest.approx(0.04)
 
 
 def test_a_calibration_needs_points() -> None:
     with pytest.raises(LiveError, match="batch 1 was measured at one context"):
-        calibrate([(1, 16, 0.04), (1, 16, 0.05)])
+        fit_calibration([(1, 16, 0.04), (1, 16, 0.05)])
     with pytest.raises(LiveError, match="prefill was measured at one length"):
-        calibrate([], [(16, 0.04)])
+        fit_calibration([], [(16, 0.04)])
     for seconds in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(LiveError, match="not a measured time"):
-            calibrate([(1, 16, 0.04), (1, 160, seconds)])
+            fit_calibration([(1, 16, 0.04), (1, 160, seconds)])
 
 
 def test_a_prediction_is_a_number() -> None:
@@ -170,12 +170,12 @@ def test_a_prediction_is_a_number() -> None:
 
 
 def test_a_calibration_comes_back_from_json() -> None:
-    made = calibrate(
+    made = fit_calibration(
         [(1, 16, 0.04), (1, 1016, 0.05), (4, 16, 0.05), (4, 516, 0.06)], [(16, 0.05), (256, 0.4), (1024, 2.0)],
         windows=(None, 256) * 15, model="m", attention="sliding:256", weight_format="int4", kv_format="int8",
     )  # fmt: skip
     assert Calibration.from_dict(json.loads(json.dumps(made.to_dict()))) == made
-    assert Calibration.from_dict(calibrate([(1, 16, 0.04), (1, 1016, 0.05)]).to_dict()).prefill is None
+    assert Calibration.from_dict(fit_calibration([(1, 16, 0.04), (1, 1016, 0.05)]).to_dict()).prefill is None
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_calibration_comes_back_from_json() -> None:
     ],
 )
 def test_a_calibration_that_is_none_is_refused(change: dict[str, Any], match: str) -> None:
-    raw = calibrate([(1, 16, 0.04), (1, 1016, 0.05)]).to_dict()
+    raw = fit_calibration([(1, 16, 0.04), (1, 1016, 0.05)]).to_dict()
     with pytest.raises(LiveError, match=match):
         Calibration.from_dict(raw | change)
     with pytest.raises(LiveError):

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from kvcore.errors import LiveError
-from kvcore.live import run_table, runs
+from kvcore.live import runs
 from kvcore.live.host import Host
-from kvcore.live.roofline import calibrate
-from kvcore.live.run_events import without_paths
+from kvcore.live.roofline import fit_calibration
+from kvcore.live.runs import without_paths
 
 HOST = Host(
     device="cpu", device_name="AMD EPYC", memory_bytes=25 * 10**9, available_bytes=20 * 10**9, threads=1,
     read_bandwidth_bytes_per_s=20e9, gemv_bytes_per_s={"bf16": 7e9}, matrix_flops_per_s={"bf16": 2e11},
     measured_at="2026-11-29T21:00:00Z", torch_version="2.13.0+cpu", cores=2, op_overhead_s=3e-6,
 )  # fmt: skip
-CALIBRATION = calibrate([(1, 16, 0.04), (1, 1016, 0.05)], [(16, 0.05), (256, 0.4), (1024, 2.0)], model="m")
+CALIBRATION = fit_calibration([(1, 16, 0.04), (1, 1016, 0.05)], [(16, 0.05), (256, 0.4), (1024, 2.0)], model="m")
 READY = {
     "event": "ready", "model": "HuggingFaceTB/SmolLM2-135M-Instruct", "title": "SmolLM2 135M", "weights": "real",
     "cut_from": None, "layers": 30, "parameters": 134_515_008, "weight_bytes": 269_030_016, "device": "cpu",
@@ -125,11 +125,11 @@ def test_a_conversation_says_what_it_saved() -> None:
     raw = json.loads(runs.to_json(made))
     assert (raw["summary"]["turn_tokens"], raw["later_prompts"]) == ([64, 20], ["And at night?"])
     assert runs.from_json(runs.to_json(made)).later_prompts == ("And at night?",)
-    rows = [(row["turn"], row["mode"], row["tokens"], row["reused"]) for row in run_table.to_csv_rows(made)]
+    rows = [(row["turn"], row["mode"], row["tokens"], row["reused"]) for row in runs.to_csv_rows(made)]
     assert [one for one in rows if one[2] is not None] == [
         (1, "cache", 64, 0), (1, "recompute", 64, 0), (2, "cache", 20, 67),
     ]  # fmt: skip
-    assert [row["turn"] for row in run_table.to_csv_rows(made)] == [1] * 10 + [2] * 3
+    assert [row["turn"] for row in runs.to_csv_rows(made)] == [1] * 10 + [2] * 3
 
 
 def test_a_probe_and_a_race() -> None:
@@ -332,14 +332,14 @@ def test_sizes_are_limited() -> None:
 
 def test_a_table_of_what_was_measured() -> None:
     events = [READY, prefill("cache", 0.2), token("cache", 0, 0.0, "=1+1"), token("cache", 1, 0.04, '"a", \nb')]
-    rows = run_table.to_csv_rows(runs.from_events(events, name="table"))
+    rows = runs.to_csv_rows(runs.from_events(events, name="table"))
     assert [row["event"] for row in rows] == ["prefill", "token", "token"]
-    assert all(tuple(row) == run_table.COLUMNS for row in rows)
+    assert all(tuple(row) == runs.COLUMNS for row in rows)
     assert (rows[0]["tokens"], rows[0]["index"], rows[0]["batch"]) == (64, None, 1)
     # A spreadsheet shows it as text.
     assert rows[1]["text"] == "'=1+1"
     file = io.StringIO()
-    writer = csv.DictWriter(file, run_table.COLUMNS)
+    writer = csv.DictWriter(file, runs.COLUMNS)
     writer.writeheader()
     writer.writerows(rows)
     back = list(csv.DictReader(io.StringIO(file.getvalue())))
@@ -349,8 +349,8 @@ def test_a_table_of_what_was_measured() -> None:
 
 def test_whole_numbers_are_whole_in_the_file() -> None:
     """As a spreadsheet or a data frame would read them: 64 tokens are 64 and not 64.0."""
-    lines = list(csv.DictReader(io.StringIO(run_table.to_csv(record()))))
-    assert tuple(lines[0]) == run_table.COLUMNS
+    lines = list(csv.DictReader(io.StringIO(runs.to_csv(record()))))
+    assert tuple(lines[0]) == runs.COLUMNS
     whole = (
         "turn",
         "batch",

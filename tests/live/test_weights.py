@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 from kvcore.errors import LiveError
 from kvcore.live.decoder import Decoder
 from kvcore.live.shape import LiveShape, cut, step_weight_bytes, weight_bytes
-from kvcore.live.weights import Linear, load_safetensors, pack, random_weights
-from kvcore.live.wide import Widener
+from kvcore.live.weights import Linear, Widener, load_safetensors, pack, random_weights
 from tests.live import tiny
 
 SHAPE = tiny.shape(qkv_bias=True, tied=True, family="qwen2")

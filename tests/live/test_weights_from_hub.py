@@ -17,7 +17,7 @@ from huggingface_hub import close_session, constants
 from safetensors.numpy import save
 
 from kvcore.errors import LiveError, SourceError
-from kvcore.live import jobs, models, smollm
+from kvcore.live import jobs, models
 from kvcore.live import session as session_module
 from kvcore.live.session import Session
 from kvcore.live.settings import Limits
@@ -111,7 +111,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(smollm, "packaged", lambda: None)
+    monkeypatch.setattr(models, "packaged_gguf", lambda: None)
     monkeypatch.setattr(the_hub.time, "sleep", lambda seconds: None)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     yield made

@@ -14,14 +14,14 @@ from streamlit.testing.v1 import AppTest
 from kvcore.deployment import Deployment, Draft, Split
 from kvcore.hardware.gpus import accelerator
 from kvcore.hardware.systems import HOST_GPUS
-from kvcore.plan.ends import Ends
-from kvcore.plan.grid import Grid, grid
-from kvcore.plan.plan import make_plan
-from kvcore.plan.sweep import LEVERS
+from kvcore.planning.grid import Grid, grid
+from kvcore.planning.plan import make_plan
+from kvcore.planning.sweep import LEVERS
 from kvcore.scenario.concurrency import ConcurrencyOptions
 from kvcore.scenario.fields import choices
 from kvcore.scenario.scenario import Scenario
 from kvcore.sources import catalogue
+from kvcore.terms import Range
 from kvcore.units import GIB
 from pages.ui import screens, theme
 from pages.ui.concurrency import address, curves, examples, levers, memory, sweep_chart, words
@@ -425,7 +425,7 @@ def test_cells_and_edges_of_the_heat_map() -> None:
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_the_heat_map_says_what_the_grid_says(name: str) -> None:
     found = Grid(
-        contexts=(1024, 2048), users=(1, 2, 4), most=(Ends(low=2, best=3, high=4), Ends(low=1, best=1, high=1)),
+        contexts=(1024, 2048), users=(1, 2, 4), most=(Range(low=2, best=3, high=4), Range.exactly(1)),
         fits=np.array([[2, 2], [2, 0], [1, 0]], dtype=np.int8), limits=(),
     )  # fmt: skip
     chart, alt = plan_grid.grid_chart(
@@ -453,7 +453,7 @@ def test_the_grid_of_the_screen_is_the_plans() -> None:
 
 def test_names_of_curves_have_room_beside_them_and_stand_apart() -> None:
     many = ["as planned", "TP 8 with DCP 8", "H200 SXM 141GB", "turboquant_4bit_nc cache", "turboquant_k3v4_nc cache"]
-    same = [Ends(low=8, best=8, high=8), Ends(low=4, best=4, high=4)]
+    same = [Range.exactly(8), Range.exactly(4)]
     lines = [curves.Curve(name=name, most=same, main=not at) for at, name in enumerate(many)]
     made = curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.LIGHT)
     assert made is not None
@@ -474,8 +474,8 @@ def test_names_of_curves_have_room_beside_them_and_stand_apart() -> None:
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_curves_are_drawn_and_said(name: str) -> None:
     lines = [
-        curves.Curve(name="as planned", most=[Ends(low=8, best=8, high=8), Ends(low=4, best=4, high=4)], main=True),
-        curves.Curve(name="<b>fp8</b>", most=[Ends(low=16, best=16, high=16), Ends(low=0, best=0, high=0)]),
+        curves.Curve(name="as planned", most=[Range.exactly(8), Range.exactly(4)], main=True),
+        curves.Curve(name="<b>fp8</b>", most=[Range.exactly(16), Range.exactly(0)]),
     ]
     made = curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.PALETTES[name])
     assert made is not None
@@ -483,7 +483,7 @@ def test_curves_are_drawn_and_said(name: str) -> None:
     assert list(chart.checked.data[1].y) == [16]
     assert "&lt;b&gt;fp8" in str(chart.to_dict())
     assert "as planned: 8 at 4K" in alt
-    nothing = [curves.Curve(name="x", most=[Ends(low=0, best=0, high=0)])]
+    nothing = [curves.Curve(name="x", most=[Range.exactly(0)])]
     assert curves.curves_chart(nothing, (4096,), tokens=1, users=1, colours=theme.LIGHT) is None
 
 
@@ -500,10 +500,10 @@ def test_splits_in_words(split: Split, said: str) -> None:
 
 
 def test_ranges_in_words() -> None:
-    assert words.span(Ends(low=41, best=42, high=43)) == "41–43"
-    assert words.span(Ends(low=5, best=5, high=5)) == "5"
-    assert words.span_bytes(Ends(low=51 * GIB, best=52 * GIB, high=54 * GIB)) == "51.0–54.0 GiB"
-    assert words.span_bytes(Ends(low=-GIB, best=0, high=GIB)) == "0.0–1.0 GiB"
+    assert words.span(Range(low=41, best=42, high=43)) == "41–43"
+    assert words.span(Range.exactly(5)) == "5"
+    assert words.span_bytes(Range(low=51 * GIB, best=52 * GIB, high=54 * GIB)) == "51.0–54.0 GiB"
+    assert words.span_bytes(Range(low=-GIB, best=0, high=GIB)) == "0.0–1.0 GiB"
     assert words.factor(2) == "2.0×"
     assert words.factor(1.1) == "+10%"
     assert words.factor(None) == "–"
@@ -716,8 +716,8 @@ def test_a_lever_that_the_engine_does_not_have_says_so() -> None:
 
 
 BARS = [
-    sweep_chart.Bar(name="<b>x</b>", most=Ends(low=10, best=11, high=12), now=True),
-    sweep_chart.Bar(name="a name that is longer than one line", most=Ends(low=200, best=200, high=200), now=False),
+    sweep_chart.Bar(name="<b>x</b>", most=Range(low=10, best=11, high=12), now=True),
+    sweep_chart.Bar(name="a name that is longer than one line", most=Range.exactly(200), now=False),
 ]
 
 
@@ -782,7 +782,7 @@ def test_the_heading_of_the_presets_has_the_numbers_of_their_cards() -> None:
     [(2, "fit", "fit"), (1, "fits", "fits"), (4, "may fit, or not", "may"), (6, "do not fit", "not")],
 )
 def test_users_are_said_to_fit_in_three_ways(users: int, one: str, said: str) -> None:
-    assert words.verdict(users, Ends(low=2, best=4, high=5)) == one, said
+    assert words.verdict(users, Range(low=2, best=4, high=5)) == one, said
 
 
 def test_what_may_fit_is_said_alike_everywhere() -> None:

@@ -7,28 +7,20 @@ import json
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.live import runs
 from kvcore.scenario.live import PROMPT
-from pages.ui import (
-    live_charts,
-    live_compare,
-    live_controls,
-    live_plot,
-    live_replay,
-    live_runs,
-    live_state,
-    live_words,
-    theme,
-)
-from pages.ui import live_look as look
-from pages.ui.live_look import duration, times
-from pages.ui.live_story import Story, tell
+from pages.ui import theme
+from pages.ui.live import charts, compare, controls, jobs, plot, replay, words
+from pages.ui.live import runs as kept_runs
+from pages.ui.live.progress import JobProgress, progress_of
+from pages.ui.live.words import duration, times
 from tests.pages.live_fake import HOST, TOKEN_BYTES, FakeQueue, events_of
 from tests.pages.rendered import html_bodies, rendered
 
@@ -39,15 +31,15 @@ APP = str(Path(__file__).parents[2] / "app.py")
 def queue(monkeypatch: pytest.MonkeyPatch) -> FakeQueue:
     """A queue whose jobs go on only when the test says so."""
     fake = FakeQueue()
-    monkeypatch.setattr(live_state, "queue", lambda: fake)
-    monkeypatch.setattr(live_state, "why_off", lambda: "")
+    monkeypatch.setattr(jobs, "queue", lambda: fake)
+    monkeypatch.setattr(jobs, "why_off", lambda: "")
     return fake
 
 
 @pytest.fixture(autouse=True)
 def recordings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three recordings of scripted jobs, whatever is shipped."""
-    jobs = (
+    recorded = (
         {"job": "run", "new_tokens": 48, "also_recompute": True},
         {"job": "probe", "contexts": [16, 64, 256, 1024]},
         {"job": "race", "variants": ["mha", "shipped", "mqa"], "contexts": [128, 1024]},
@@ -57,9 +49,9 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> None:
             [event for _, event in events_of(job)], name=str(job["job"]), kind=str(job["job"]),
             prompt="Why?" if job["job"] == "run" else "", made_at="2026-11-29T20:00:00Z",
         )
-        for job in jobs
+        for job in recorded
     )  # fmt: skip
-    monkeypatch.setattr(live_replay, "shipped", lambda: made)
+    monkeypatch.setattr(replay, "shipped", lambda: made)
 
 
 def open_page(**query: str) -> AppTest:
@@ -99,13 +91,32 @@ def cards(at: AppTest) -> list[str]:
     return [metric.value for metric in at.metric]
 
 
-def charts(at: AppTest) -> list[str]:
-    """The text alternatives of the charts on the page."""
-    return re.findall(r"class='kv-(?:plot|lanes)(?: low)?' role='img' aria-label='([^']*)'", texts(at))
+def alternatives(at: AppTest) -> list[str]:
+    """The text alternatives of the charts on the page: those that move, and those that are finished."""
+    moving = re.findall(r"class='kv-(?:plot|lanes)(?: low)?' role='img' aria-label='([^']*)'", texts(at))
+    return [*map(unescape, moving), *(chart.proto.alt for chart in at.get("plotly_chart"))]
 
 
-def told(**job: object) -> Story:
-    return tell(event for _, event in events_of({"job": "run", **job}))
+def drawn_by_plotly(at: AppTest) -> list[str]:
+    """The keys of the finished charts."""
+    return [chart.proto.id.rpartition("-")[2] for chart in at.get("plotly_chart")]
+
+
+def spec(chart: plot.Plot | plot.BarChart) -> dict[str, Any]:
+    """What plotly is given of a finished chart, after plotly's own check of every key in it."""
+    made: dict[str, Any] = chart.figure().checked.to_dict()
+    return made
+
+
+def written(chart: plot.Plot | plot.BarChart) -> list[str]:
+    """The texts in a finished chart: its notes, and names beside its lines."""
+    made = spec(chart)
+    names = [text for trace in made["data"] if trace.get("mode") == "markers+text" for text in trace["text"]]
+    return [*(one["text"] for one in made["layout"].get("annotations", ())), *names]
+
+
+def told(**job: object) -> JobProgress:
+    return progress_of(event for _, event in events_of({"job": "run", **job}))
 
 
 # --- opening -----------------------------------------------------------------------------------------------------
@@ -119,7 +130,7 @@ def test_opens_on_a_recording_and_runs_nothing(queue: FakeQueue) -> None:
     assert cards(at)[0] == "94 ms"
     assert cards(at)[1] == "39 ms"
     assert cards(at)[3] == f"{91 * TOKEN_BYTES / 2**20:.2f}".rstrip("0").rstrip(".") + " MiB"
-    assert len(charts(at)) == 5
+    assert len(alternatives(at)) == 5
     assert not at.error
     assert not at.warning
 
@@ -138,14 +149,14 @@ def test_without_an_engine_it_says_so_and_still_replays(monkeypatch: pytest.Monk
 
 def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KV_LIVE_OFF", raising=False)
-    real = live_state.importlib.util.find_spec
-    monkeypatch.setattr(live_state.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name))
-    assert "torch is not installed" in live_state.why_off()
+    real = jobs.importlib.util.find_spec
+    monkeypatch.setattr(jobs.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name))
+    assert "torch is not installed" in jobs.why_off()
 
 
 def test_settings_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KV_LIVE_MAX_TOKENS", "many")
-    assert "KV_LIVE_MAX_TOKENS" in live_state.why_off()
+    assert "KV_LIVE_MAX_TOKENS" in jobs.why_off()
 
 
 # --- a run -------------------------------------------------------------------------------------------------------
@@ -216,7 +227,7 @@ def test_a_click_on_stop_waits_for_the_engine_and_not_for_long(
     """An engine in the middle of a long step: the page says what it waits for and goes on asking."""
     at = click(open_page(), "live_run")
     queue.last.step(8)
-    monkeypatch.setattr(live_controls, "_STOP_WAIT_S", 0.05)
+    monkeypatch.setattr(controls, "_STOP_WAIT_S", 0.05)
     monkeypatch.setattr(queue.last, "cancel", lambda: None)
     click(at, "live_stop")
     assert at.button(key="live_stop").label == "Stopping"
@@ -241,24 +252,24 @@ def test_a_job_that_ends_within_the_wait_is_seen_at_once(monkeypatch: pytest.Mon
             return "running" if self.glances < 3 else "cancelled"
 
     ending = Ending()
-    watch = live_state.Watch(ticket=ending, result=live_state.Result(kind="run"))  # type: ignore[arg-type]
-    monkeypatch.setattr(live_state, "watched", lambda: watch)
-    assert live_state.settled(60)
+    watch = jobs.WatchedJob(ticket=ending, result=jobs.JobResult(kind="run"))  # type: ignore[arg-type]
+    monkeypatch.setattr(jobs, "watched", lambda: watch)
+    assert jobs.settled(60)
     assert ending.glances == 3
     monkeypatch.setattr(Ending, "state", "running")
-    assert not live_state.settled(0.05)
-    monkeypatch.setattr(live_state, "watched", lambda: None)
-    assert live_state.settled(60)
+    assert not jobs.settled(0.05)
+    monkeypatch.setattr(jobs, "watched", lambda: None)
+    assert jobs.settled(60)
 
 
 def test_each_event_is_taken_in_once() -> None:
     events = [event for _, event in events_of({"job": "run", "new_tokens": 9})]
-    result = live_state.Result(kind="run", events=events[:7])
-    assert result.story is result.story
-    middle = len(result.story.cache.tokens)
+    result = jobs.JobResult(kind="run", events=events[:7])
+    assert result.progress is result.progress
+    middle = len(result.progress.cache.tokens)
     result.events += events[7:]
-    assert (middle, len(result.story.cache.tokens)) == (2, 8)
-    assert result.story == tell(events)
+    assert (middle, len(result.progress.cache.tokens)) == (2, 8)
+    assert result.progress == progress_of(events)
 
 
 def test_a_killed_engine_gives_its_message_and_the_next_job_works(queue: FakeQueue) -> None:
@@ -431,7 +442,7 @@ def test_the_variants_of_a_race_divide_the_heads(queue: FakeQueue) -> None:
     queue.last.step()
     ran(at.run())
     assert "At 1,024 tokens window 256 takes" in texts(at)
-    assert len(charts(at)) == 5
+    assert len(alternatives(at)) == 5
 
 
 # --- a second turn -----------------------------------------------------------------------------------------------
@@ -473,21 +484,21 @@ def test_a_second_turn_goes_on_from_the_cache(queue: FakeQueue) -> None:
 
 
 def test_a_recording_plays_at_its_true_speed() -> None:
-    record = live_replay.shipped()[0]
+    record = replay.shipped()[0]
     now = [100.0]
-    ticket, _ = live_replay.playing(record, lambda: now[0])
+    ticket, _ = replay.playing(record, lambda: now[0])
     assert ticket.state == "waiting"
     ticket.touch()
     assert all(event["t"] == 0 for event in ticket.events(0))
     now[0] += 1.0
-    early = tell(ticket.events(0))
+    early = progress_of(ticket.events(0))
     # 94 ms of prefill, then steps of 39 ms: after a second about 23 of them, and nothing without the cache.
     assert 20 <= len(early.cache.tokens) <= 24
     assert early.recompute.prefill is None
     assert ticket.state == "running"
     now[0] += record.duration_s
     assert ticket.state == "done"
-    assert len(tell(ticket.events(0)).recompute.tokens) == 47
+    assert len(progress_of(ticket.events(0)).recompute.tokens) == 47
 
 
 def test_keep_name_export_and_load(queue: FakeQueue) -> None:
@@ -541,7 +552,7 @@ def test_a_name_that_is_taken_gets_a_number_and_can_be_taken_over(queue: FakeQue
      ("x" * 200, {"x" * 200}, "x" * 192 + " (2)")],
 )  # fmt: skip
 def test_names_that_are_taken(name: str, taken: set[str], made: str) -> None:
-    assert live_runs.unlike(name, taken) == made
+    assert kept_runs.unlike(name, taken) == made
 
 
 def test_a_run_that_has_to_go_is_named(queue: FakeQueue) -> None:
@@ -556,24 +567,24 @@ def test_kept_runs_are_compared_in_two_charts(queue: FakeQueue) -> None:
     at = open_link(live_probe_too="0")
     keep(at, "short", queue)
     assert "Keep or load another run to see both side by side." in texts(at)
-    assert len(charts(at)) == 5
+    assert len(alternatives(at)) == 5
     at.select_slider(key="live_length").set_value("1,024")
     ran(at.run())
     keep(at, "long <i>", queue)
     assert at.multiselect(key="live_compared").value == ["short", "long <i>"]
     # 1.02 × (30 + 44 × 1.4 + 44² × 0.00012) = 93.7 ms; 1.02 × (30 + 1,433.6 + 125.8) = 1,621 ms; 17.3 times as long.
     assert "First token: short 94 ms, long <i> 1.62 s: 17×" in texts(at)
-    (bars,) = [one for one in charts(at) if one.startswith("Time to the first token")]
-    assert bars == "Time to the first token. short: 94 ms; long &lt;i&gt;: 1.62 s."
-    (curves,) = [one for one in charts(at) if one.startswith("Time of a token over the tokens before it. short")]
+    (bars,) = [one for one in alternatives(at) if one.startswith("Time to the first token")]
+    assert bars == "Time to the first token. short: 94 ms; long <i>: 1.62 s."
+    (curves,) = [one for one in alternatives(at) if one.startswith("Time of a token over the tokens before it. short")]
     assert "short: 47 times from" in curves
-    assert "long &lt;i&gt;: 47 times from" in curves
+    assert "long <i>: 47 times from" in curves
     at.multiselect(key="live_compared").set_value(["short"])
     ran(at.run())
-    assert len(charts(at)) == 7
+    assert len(alternatives(at)) == 7
     at.multiselect(key="live_compared").set_value([])
     ran(at.run())
-    assert len(charts(at)) == 5
+    assert len(alternatives(at)) == 5
 
 
 @pytest.mark.parametrize("colours", [theme.LIGHT, theme.DARK])
@@ -588,60 +599,60 @@ def test_compared_runs_differ_in_colour_and_mark(colours: theme.Palette) -> None
         made("x" * 60),
         made("p", job="probe", contexts=[16, 64]),
     ]
-    assert len(set(live_compare.names(records))) == 4
-    curves, bars = live_compare.tokens(records, colours), live_compare.first_tokens(records, colours)
+    assert len(set(compare.names(records))) == 4
+    curves, bars = compare.tokens(records, colours), compare.first_tokens(records, colours)
     assert curves is not None
     assert bars is not None
-    assert len(set(live_compare.looks(6, colours))) == 6
+    assert len(set(compare.looks(6, colours))) == 6
     # A probe has no first token.
-    assert len(bars.lanes) == 3
-    assert len(curves.plot.entries) == 4
-    for text in (curves.svg("a", EVIL), bars.svg(EVIL, "b")):
-        ElementTree.fromstring(text.encode())
-    for html in (curves.html, curves.legend, bars.html):
-        assert "<script" not in html
-    assert live_compare.first_tokens([], colours) is None
-    assert live_compare.tokens([records[3]], colours) is not None
+    assert len(bars.rows) == 3
+    assert len(curves.legend) == 4
+    for text in (json.dumps(spec(curves)), json.dumps(spec(bars)), curves.html, bars.html):
+        assert "<script" not in text
+    assert compare.first_tokens([], colours) is None
+    assert compare.tokens([records[3]], colours) is not None
 
 
 def test_a_race_is_not_compared_with_runs() -> None:
     job = {"job": "race", "variants": ["mha"], "contexts": [128]}
     record = runs.from_events([event for _, event in events_of(job)], name="race", kind="race")
-    assert not live_compare.comparable(record)
+    assert not compare.comparable(record)
 
 
 def test_a_damaged_recording_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(live_replay, "FOLDER", tmp_path)
-    live_replay.shipped.cache_clear()
+    monkeypatch.setattr(replay, "FOLDER", tmp_path)
+    replay.shipped.cache_clear()
     (tmp_path / "run.json").write_text("{")
-    assert live_replay.shipped() == ()
-    live_replay.shipped.cache_clear()
+    assert replay.shipped() == ()
+    replay.shipped.cache_clear()
 
 
 # --- words and charts --------------------------------------------------------------------------------------------
 
 
 def test_the_story_leaves_out_what_it_does_not_understand() -> None:
-    story = tell([{"event": "token"}, {"event": "prefill", "mode": "other"}, {}, {"event": "new"}, {"event": "host"}])
-    assert not story.began
+    progress = progress_of(
+        [{"event": "token"}, {"event": "prefill", "mode": "other"}, {}, {"event": "new"}, {"event": "host"}]
+    )
+    assert not progress.began
 
 
 def test_the_first_token_belongs_to_the_prefill() -> None:
-    story = told(new_tokens=3)
-    assert len(story.cache.tokens) == 2
-    assert story.text == "The sky looks "
+    progress = told(new_tokens=3)
+    assert len(progress.cache.tokens) == 2
+    assert progress.text == "The sky looks "
 
 
 def test_slower_is_the_median_of_the_last_five_places() -> None:
     bytes_held = dict.fromkeys(("reserved_bytes", "resident_bytes", "predicted_reserved_bytes"), 0)
-    story = tell(
+    progress = progress_of(
         {"event": "token", "mode": mode, "index": at, "context": 10 + at, "seconds": seconds, "text": "", **bytes_held}
         for mode, row in (("cache", (9, 1, 1, 1, 1, 0.1)), ("recompute", (1, 2, 3, 4, 5, 6)))
         for at, seconds in enumerate(row, start=1)
     )
     # 1/9 is out of the last five; 2, 3, 4, 5 and, from a noisy moment, 60: the middle is 4.
-    assert story.slower() == 4
+    assert progress.slower() == 4
 
 
 @pytest.mark.parametrize("colours", [theme.LIGHT, theme.DARK])
@@ -649,55 +660,62 @@ def test_charts_of_half_a_story(colours: theme.Palette) -> None:
     """Every moment of a run has charts, or none, and never an error."""
     events = [event for _, event in events_of({"job": "run", "new_tokens": 6, "also_recompute": True})]
     for count in range(len(events) + 1):
-        story = tell(events[:count])
-        for made in (live_charts.latency(story, colours), live_charts.held(story, colours)):
-            assert made is None or "NaN" not in made.html + made.legend + made.svg("title", "source")
-        lanes = live_charts.timeline(story, colours)
-        assert lanes is None or "NaN" not in lanes.html + lanes.svg("title", "source")
-        live_words.cards(story, False)
-        for words in (live_words.timeline_title, live_words.latency_title, live_words.held_title):
-            assert words(story)
+        progress = progress_of(events[:count])
+        made = (charts.latency(progress, colours), charts.held(progress, colours), charts.timeline(progress, colours))
+        for chart in made:
+            assert chart is None or "NaN" not in chart.html + json.dumps(spec(chart))
+        words.cards(progress, False)
+        for title in (words.timeline_title, words.latency_title, words.held_title):
+            assert title(progress)
 
 
 def test_many_tokens_are_drawn_as_few_marks() -> None:
-    drawn = live_charts.latency(told(new_tokens=2000), theme.LIGHT)
+    drawn = charts.latency(told(new_tokens=2000), theme.LIGHT)
     assert drawn is not None
-    assert drawn.html.count("<i ") <= live_charts.MOST_MARKS + 1
-    lanes = live_charts.timeline(told(new_tokens=2000), theme.LIGHT)
-    assert lanes is not None
-    assert lanes.html.count("<i ") <= live_charts.MOST_MARKS + 1
+    assert drawn.html.count("<i ") <= charts.MOST_MARKS + 2
+    assert sum(len(one["x"]) for one in spec(drawn)["data"] if one["mode"] == "markers") <= charts.MOST_MARKS + 1
+    bars = charts.timeline(told(new_tokens=2000), theme.LIGHT)
+    assert bars is not None
+    assert bars.html.count("<i ") <= charts.MOST_MARKS + 1
+    assert sum(len(one["x"]) for one in spec(bars)["data"]) <= charts.MOST_MARKS + 1
 
 
 def test_a_truncated_curve_is_marked() -> None:
     events = [event for _, event in events_of({"job": "run", "new_tokens": 20, "also_recompute": True})]
     cut = {"event": "truncated", "mode": "recompute", "why": "time", "at": 50}
-    drawn = live_charts.latency(tell([*events, cut]), theme.LIGHT)
+    drawn = charts.latency(progress_of([*events, cut]), theme.LIGHT)
     assert drawn is not None
     assert "stopped here: time budget" in drawn.html
-    assert "stopped here: time budget" in drawn.svg("title", "source")
+    assert "stopped here: time budget" in written(drawn)
+    (upright,) = spec(drawn)["layout"]["shapes"]
+    # The last of 20 tokens takes in 44 + 19.
+    assert (upright["x0"], upright["x1"]) == (63, 63)
 
 
 def test_a_probe_and_a_race_that_the_time_cut_off_say_where() -> None:
     """Also in a recording, which does not say what was wanted: the axis reaches to the place of the cut."""
     events = [event for _, event in events_of({"job": "probe", "contexts": [16, 256]})]
     cut = {"event": "truncated", "mode": "recompute", "variant": "shipped", "why": "time", "at": 4096}
-    drawn = live_charts.probe(tell([*events[:-1], cut]), (), theme.LIGHT)
+    drawn = charts.probe(progress_of([*events[:-1], cut]), (), theme.LIGHT)
     assert drawn is not None
     assert "without it, recomputed stopped: time budget" in drawn.html
-    assert [text for _, text in drawn.plot.x.ticks] == ["16", "256", "4K"]
+    assert "without it, recomputed stopped: time budget" in written(drawn)
+    assert list(spec(drawn)["layout"]["xaxis"]["ticktext"]) == ["16", "256", "4K"]
+    assert [text for _, text in drawn.x.ticks] == ["16", "256", "4K"]
     events = [event for _, event in events_of({"job": "race", "variants": ["mha", "mqa", "mla"], "contexts": [128]})]
     cuts = [{**cut, "mode": "cache", "variant": name, "why": why} for name, why in (("mha", "time"), ("mqa", "time"))]
-    drawn = live_charts.race(tell([*events[:-1], *cuts]), (), theme.LIGHT, "")
+    drawn = charts.race(progress_of([*events[:-1], *cuts]), (), theme.LIGHT, "")
     assert drawn is not None
     assert "MHA and MQA stopped: time budget" in drawn.html
+    assert "MHA and MQA stopped: time budget" in written(drawn)
     more = {**cuts[0], "variant": "mla", "why": "memory", "at": 512}
-    assert live_words.cut_words(tell([*cuts, more]), race=True) == (
+    assert words.cut_words(progress_of([*cuts, more]), race=True) == (
         "Cut off early: MHA and MQA, at 4,096 tokens (time budget); MLA, at 512 tokens (memory limit)."
     )
-    assert live_words.cut_words(tell([cut]), race=False) == (
+    assert words.cut_words(progress_of([cut]), race=False) == (
         "Cut off early: without it, recomputed, at 4,096 tokens (time budget)."
     )
-    assert live_words.cut_words(tell([]), race=True) == ""
+    assert words.cut_words(progress_of([]), race=True) == ""
 
 
 def timed(**job: object) -> list[dict[str, object]]:
@@ -707,157 +725,180 @@ def timed(**job: object) -> list[dict[str, object]]:
 
 
 def test_few_timings_show_their_spread_and_say_how_many() -> None:
-    story = tell(timed(job="race", variants=["mha", "mqa"], contexts=[128, 1024]))
-    drawn = live_charts.race(story, (), theme.LIGHT, "")
+    progress = progress_of(timed(job="race", variants=["mha", "mqa"], contexts=[128, 1024]))
+    drawn = charts.race(progress, (), theme.LIGHT, "")
     assert drawn is not None
     assert drawn.html.count("<div class='w'") == 2
     assert drawn.html.count(" tokens, median of 5 from ") == 4
-    assert "median of 5 timings" in live_words.repeats(story.probes)
-    mixed = [*story.probes, tell(timed(job="probe", contexts=[16])).probes[0]]
-    assert live_words.repeats([dataclasses.replace(mixed[-1], repeats=1), *mixed]).startswith(
+    uprights = [one for one in spec(drawn)["data"] if "error_y" in one]
+    assert len(uprights) == 2
+    said = [text for one in spec(drawn)["data"] if one["mode"] == "markers" for text in one.get("text", ())]
+    assert sum(" tokens, median of 5 from " in text for text in said) == 4
+    assert "median of 5 timings" in words.repeats(progress.probes)
+    mixed = [*progress.probes, progress_of(timed(job="probe", contexts=[16])).probes[0]]
+    assert words.repeats([dataclasses.replace(mixed[-1], repeats=1), *mixed]).startswith(
         "Each point is the median of 1 to 5 timings"
     )
     # What was recorded before that was kept says nothing, and shows nothing.
-    old = tell(event for _, event in events_of({"job": "race", "variants": ["mha"], "contexts": [128]}))
-    assert live_words.repeats(old.probes) == ""
-    assert "class='w'" not in live_charts.race(old, (), theme.LIGHT, "").html  # type: ignore[union-attr]
+    old = progress_of(event for _, event in events_of({"job": "race", "variants": ["mha"], "contexts": [128]}))
+    assert words.repeats(old.probes) == ""
+    assert "class='w'" not in charts.race(old, (), theme.LIGHT, "").html  # type: ignore[union-attr]
 
 
 def test_an_upright_stands_where_its_times_are() -> None:
-    scale = live_plot.Scale(low=0, high=10, ticks=())
-    plot = live_plot.Plot(x=scale, y=scale, colours=theme.LIGHT)
-    plot.spreads([(5, 2, 8), (5, 1, 12)], "#0072B2")
+    scale = plot.Scale(low=0, high=10, ticks=())
+    uprights = plot.SpreadsMark(ranges=[(5, 2, 8), (5, 1, 12)], colour="#0072B2")
+    drawn = plot.Plot(x=scale, y=scale, x_title="", marks=[uprights], legend=[], alt="", colours=theme.LIGHT)
     # From 8 down to 2 of 10, and beyond the top from 10 down to 1.
-    assert re.findall(r"class='(\w*)' style='left:50.00%;top:([\d.]+)%;height:([\d.]+)%", plot.marks[0]) == [
+    assert re.findall(r"class='(\w*)' style='left:50.00%;top:([\d.]+)%;height:([\d.]+)%", drawn.html) == [
         ("", "20.00", "60.00"), ("open", "0.00", "90.00"),
     ]  # fmt: skip
+    (trace,) = spec(drawn)["data"]
+    assert list(trace["y"]) == [2, 1]
+    assert list(trace["error_y"]["array"]) == [6, 11]
+    assert list(trace["error_y"]["arrayminus"]) == [0, 0]
 
 
 @pytest.mark.parametrize("colours", [theme.LIGHT, theme.DARK])
 def test_a_legend_has_the_marks_of_its_chart(colours: theme.Palette) -> None:
     names = ["mha", "shipped", "gqa:3", "gqa:5", "mqa", "mla:8+4", "sliding:256", "sliding:1024"]
     events = [{"event": "probe", "mode": "cache", "variant": one, "context": 64, "seconds": 0.04} for one in names]
-    race = live_charts.race(tell(events), (), colours, "")
-    probe = live_charts.probe(
-        tell(event for _, event in events_of({"job": "probe", "contexts": [16, 64]})), (), colours
+    race = charts.race(progress_of(events), (), colours, "")
+    probe = charts.probe(
+        progress_of(event for _, event in events_of({"job": "probe", "contexts": [16, 64]})), (), colours
     )
-    tokens = live_charts.latency(told(new_tokens=4, also_recompute=True), colours)
+    tokens = charts.latency(told(new_tokens=4, also_recompute=True), colours)
     for drawn in (race, probe, tokens):
         assert drawn is not None
-        marks = set(re.findall(r"class='d (\w+)' style='color:(#\w+)'", drawn.html))
-        listed = re.findall(r"<i class='m (?:line )?(\w+)' style='color:(#\w+)'", drawn.legend)
+        chart = drawn.html.partition("class='kv-plot'")[2]
+        marks = set(re.findall(r"class='d (\w+)' style='color:(#\w+)'", chart))
+        listed = re.findall(r"<i class='m (?:line )?(\w+)' style='color:(#\w+)'", drawn.html)
         assert set(listed) == marks
         assert len(listed) == len(marks)
+        # The same of plotly's: what its legend shows has the symbol and the colours of what is drawn.
+        traces = spec(drawn)["data"]
+        shown = [looks_of(one) for one in traces if one["showlegend"] and "marker" in one]
+        assert set(shown) == {looks_of(one) for one in traces if one["mode"] == "markers" and not one["showlegend"]}
+        assert len(shown) == len(set(shown)) == len(marks)
     # A line in the chart is a line in the legend; tokens are marks alone.
-    assert race.legend.count("'m line ") == 8  # type: ignore[union-attr]
-    assert "'m line " not in tokens.legend  # type: ignore[union-attr]
+    assert race is not None
+    assert tokens is not None
+    assert race.html.count("'m line ") == 8
+    assert "'m line " not in tokens.html
+    assert [one["mode"] for one in spec(race)["data"] if one["showlegend"]] == ["lines+markers"] * 8
+    assert [one["mode"] for one in spec(tokens)["data"] if one["showlegend"]] == ["markers", "markers", "lines"]
     # Two windows have one colour and two marks.
-    looks = look.variant_looks(names, colours)
+    looks = charts.variant_looks(names, colours)
     assert looks["sliding:256"][0] == looks["sliding:1024"][0]
     assert len(set(looks.values())) == len(names)
 
 
-# --- files of charts ---------------------------------------------------------------------------------------------
+def looks_of(trace: dict[str, Any]) -> tuple[str, str, str]:
+    marker = trace["marker"]
+    return marker["symbol"], marker["color"], marker["line"]["color"]
 
 
-EVIL = "<script>alert(1)</script>\x00\ud800 'a' & \"b\" ]]>"
+# --- finished charts ---------------------------------------------------------------------------------------------
 
 
-def test_every_chart_is_a_file_that_stands_alone() -> None:
-    story = told(new_tokens=30, also_recompute=True)
-    probe, race = (
-        tell(timed(job="probe", contexts=[16, 64])),
-        tell(timed(job="race", variants=["mha", "mla"], contexts=[128, 1024])),
-    )
-    found = (
-        live_charts.timeline(story, theme.LIGHT), live_charts.latency(story, theme.DARK), live_charts.held(story, theme.LIGHT),
-        live_charts.probe(probe, (), theme.LIGHT), live_charts.race(race, (), theme.DARK, EVIL),
-    )  # fmt: skip
-    for drawn in found:
+EVIL = "<script>alert(1)</script>\x00\ud800 'a' & \"b\" ]]> %{x}"
+
+
+def test_what_a_stranger_wrote_is_text_in_every_finished_chart() -> None:
+    cut = {"event": "truncated", "mode": "cache", "variant": EVIL, "why": EVIL, "at": 512}
+    named = [{**one, "variant": EVIL} for one in timed(job="race", variants=["mha"], contexts=[128, 1024])]
+    for drawn in (charts.race(progress_of([*named, cut]), (), theme.DARK, EVIL),):
         assert drawn is not None
-        text = drawn.svg(EVIL, EVIL)
-        root = ElementTree.fromstring(text.encode())
-        kinds = {one.tag.removeprefix("{http://www.w3.org/2000/svg}") for one in root.iter()}
-        assert kinds <= {
-            "svg",
-            "title",
-            "desc",
-            "defs",
-            "pattern",
-            "rect",
-            "text",
-            "tspan",
-            "polyline",
-            "polygon",
-            "circle",
-            "g",
-        }
-        names = {name for one in root.iter() for name in one.attrib}
-        assert not {name for name in names if name.startswith("on") or "href" in name or name == "style"}
-        assert "color-mix" not in text
-        assert "var(" not in text
-        title = root.find("{http://www.w3.org/2000/svg}title")
-        assert title is not None
-        assert title.text == EVIL.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
+        text = json.dumps(spec(drawn))
+        assert "alert(1)" in text.lower()
+        assert "<script" not in text.lower()
+        assert "%{x}" not in text.lower()
 
 
-def test_a_file_has_the_figures_of_the_chart() -> None:
-    drawn = live_charts.probe(tell(timed(job="probe", contexts=[16, 1024])), (), theme.LIGHT)
+def test_a_finished_chart_has_the_figures_of_the_moving_one() -> None:
+    drawn = charts.probe(progress_of(timed(job="probe", contexts=[16, 1024])), (), theme.LIGHT)
     assert drawn is not None
-    text = drawn.svg("At 1,024 tokens", "SmolLM2")
-    # Two curves with two points each, two dashed ones that were predicted, and two thin uprights for each curve.
-    assert text.count("<circle ") == 2 + 1
-    assert text.count("stroke-dasharray='9 6'") == 2 + 1
-    assert text.count("<g opacity='0.6'>") == 2
-    # (38.9 + 6.3) ms and (30 + 1,433.6 + 125.8) ms, each 0.5% more by the noise of this place.
-    for words in ("45 ms", "1.6 s", "tokens before the one that is made", "with the cache", "predicted", "SmolLM2"):
-        assert f">{words}" in text, words
+    data = spec(drawn)["data"]
+    points = {one["marker"]["symbol"]: (list(one["x"]), list(one["y"])) for one in data if one.get("text")}
+    # (38.9 + 0.1) ms at 16 and (38.9 + 6.3) ms at 1,024; (30 + 22.4 + 0.03) ms and (30 + 1,433.6 + 125.8) ms: the
+    # second of each 0.5 % more, by the noise of its place.
+    assert points["circle"] == ([16, 1024], pytest.approx([0.0390, 0.0452 * 1.005], rel=1e-3))
+    assert points["square"] == ([16, 1024], pytest.approx([0.05243, 1.5894 * 1.005], rel=1e-3))
+    dashed = [one for one in data if one.get("line", {}).get("dash") == "9px 6px" and not one["showlegend"]]
+    assert len(dashed) == 2
+    assert sum("error_y" in one for one in data) == 2
+    assert written(drawn) == ["1.6 s", "45 ms"]
+    assert [one["name"] for one in data if one["showlegend"]] == [
+        "with the cache",
+        "without it, recomputed",
+        "predicted",
+    ]
+    layout = spec(drawn)["layout"]
+    assert layout["xaxis"]["title"]["text"] == "tokens before the one that is made"
+    assert (layout["xaxis"]["type"], layout["yaxis"]["type"]) == ("log", "log")
 
 
-def test_the_bars_of_a_file_are_to_scale() -> None:
-    story = told(new_tokens=3)
-    lanes = live_charts.timeline(story, theme.LIGHT)
-    assert lanes is not None
-    boxes = re.findall(r"<rect x='([\d.]+)' y='[\d.]+' width='([\d.]+)' height='46.00'", lanes.svg("a", "b"))
-    # 912 pixels of lane, and a pixel between one bar and the next.
-    whole, *bars = [float(width) for _, width in boxes]
-    assert whole == 912
-    wanted = [story.cache.prefill.seconds, *(one.seconds for one in story.cache.tokens)]  # type: ignore[union-attr]
-    assert bars == pytest.approx([912 * one / lanes.span - 1 for one in wanted], abs=0.01)
+def test_what_was_reserved_is_hatched_over_what_is_filled() -> None:
+    drawn = charts.held(told(new_tokens=30), theme.LIGHT)
+    assert drawn is not None
+    areas = [one for one in spec(drawn)["data"] if one.get("fill") == "tozeroy" and not one["showlegend"]]
+    # One block of 256 tokens, and the 44 prompt tokens to the last but one of 30.
+    assert list(areas[0]["y"]) == [256 * TOKEN_BYTES] * len(areas[0]["y"])
+    assert (areas[1]["y"][0], areas[1]["y"][-1]) == (44 * TOKEN_BYTES, 73 * TOKEN_BYTES)
+    assert ["fillpattern" in one for one in areas] == [True, False]
 
 
-def test_what_is_shown_can_be_had_as_files(queue: FakeQueue) -> None:
+def test_the_bars_of_a_finished_chart_are_to_scale() -> None:
+    progress = told(new_tokens=3)
+    bars = charts.timeline(progress, theme.LIGHT)
+    assert bars is not None
+    (row,) = spec(bars)["data"]
+    wanted = [progress.cache.prefill.seconds, *(one.seconds for one in progress.cache.tokens)]  # type: ignore[union-attr]
+    assert list(row["x"]) == pytest.approx(wanted)
+    assert list(row["base"]) == pytest.approx([0, wanted[0], wanted[0] + wanted[1]])
+    assert list(spec(bars)["layout"]["xaxis"]["range"]) == [0, bars.span]
+
+
+def test_a_finished_chart_is_plotlys_and_can_be_had_as_a_file(queue: FakeQueue) -> None:
     at = open_page()
-    keys = [f"live_{name}_svg" for name in ("timeline", "latency", "held", "probe", "race")]
-    assert [one.key for one in at.get("download_button") if one.key in keys] == keys
+    keys = ["live_timeline_bars", *(f"live_{name}_plot" for name in ("latency", "held", "probe", "race"))]
+    assert drawn_by_plotly(at) == keys
+    saved = [json.loads(chart.proto.config)["toImageButtonOptions"] for chart in at.get("plotly_chart")]
+    assert {one["format"] for one in saved} == {"svg"}
+    assert [one["filename"] for one in saved] == [
+        f"kv-live-{name}" for name in ("timeline", "latency", "held", "probe", "race")
+    ]
     click(at, "live_run")
     queue.last.step(8)
     ran(at.run())
     # While it runs a chart changes four times a second.
-    found = {one.key: one.proto.disabled for one in at.get("download_button") if one.key in keys}
-    assert found == dict(zip(keys, (True, True, True, False, False), strict=True))
+    assert drawn_by_plotly(at) == keys[3:]
+    assert len(alternatives(at)) == 5
+    queue.last.step()
+    ran(at.run())
+    assert set(drawn_by_plotly(at)) >= set(keys[:3])
 
 
 def test_bytes_that_differ_from_the_prediction_are_said() -> None:
     events = [event for _, event in events_of({"job": "run", "new_tokens": 5})]
     events[-2] = {**events[-2], "resident_bytes": events[-2]["resident_bytes"] + 64}
-    assert live_words.held_title(tell(events)) == "The cache is not what was predicted: off by up to 64 B"
-    assert "as predicted" not in live_words.cards(tell(events), True)[3].line
+    assert words.held_title(progress_of(events)) == "The cache is not what was predicted: off by up to 64 B"
+    assert "as predicted" not in words.cards(progress_of(events), True)[3].line
 
 
 def test_random_weights_are_marked_everywhere() -> None:
-    story = told(attention="mqa", new_tokens=4)
-    assert story.random
-    assert "**random weights**" in live_words.model_line(story)
+    progress = told(attention="mqa", new_tokens=4)
+    assert progress.random
+    assert "**random weights**" in words.model_line(progress)
 
 
 def test_the_timeline_is_to_scale() -> None:
-    story = told(new_tokens=5)
-    drawn = live_charts.timeline(story, theme.LIGHT)
+    progress = told(new_tokens=5)
+    drawn = charts.timeline(progress, theme.LIGHT)
     assert drawn is not None
     widths = [float(one) for one in re.findall(r"width:([\d.]+)%", drawn.html.partition("</style>")[2])]
-    span = live_plot.span_above(story.cache.seconds)
-    wanted = [story.cache.prefill.seconds, *(one.seconds for one in story.cache.tokens)]  # type: ignore[union-attr]
+    span = plot.span_above(progress.cache.seconds)
+    wanted = [progress.cache.prefill.seconds, *(one.seconds for one in progress.cache.tokens)]  # type: ignore[union-attr]
     assert widths == pytest.approx([100 * one / span for one in wanted], abs=0.01)
 
 
@@ -871,21 +912,21 @@ def test_durations(value: float, text: str) -> None:
 
 def test_factors_and_axes() -> None:
     assert [times(one) for one in (1.04, 5.26, 9.96, 42.4)] == ["1.0×", "5.3×", "10×", "42×"]
-    assert [live_plot.nice_above(one) for one in (0.03, 1, 1.1, 2.2, 26)] == pytest.approx([0.05, 1, 2, 2.5, 50])
-    assert live_plot.steps(8, 5) == [0, 2, 4, 6, 8]
-    scale = live_plot.Scale(low=16, high=1024, ticks=(), logarithmic=True)
+    assert [plot.nice_above(one) for one in (0.03, 1, 1.1, 2.2, 26)] == pytest.approx([0.05, 1, 2, 2.5, 50])
+    assert plot.steps(8, 5) == [0, 2, 4, 6, 8]
+    scale = plot.Scale(low=16, high=1024, ticks=(), logarithmic=True)
     # 16, 128, 1,024: three powers of two apart each.
     assert scale.at(128) == pytest.approx(50)
     assert scale.at(5000) == 100
 
 
 def test_the_host_is_told_without_its_owner() -> None:
-    story = tell([{"event": "host", "host": HOST}, {"event": "ready", "device": "cpu", "threads": 1}])
-    assert "18.9 GB/s" in rendered(live_words.device_words(story))
+    progress = progress_of([{"event": "host", "host": HOST}, {"event": "ready", "device": "cpu", "threads": 1}])
+    assert "18.9 GB/s" in rendered(words.device_words(progress))
 
 
 def test_the_page_never_loads_torch() -> None:
-    code = "import sys; from pages.ui import live_parts, live_runs; print('torch' in sys.modules)"
+    code = "import sys; from pages.ui.live import parts, runs; print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(APP).parent, capture_output=True, text=True, check=True
     )
@@ -894,6 +935,6 @@ def test_the_page_never_loads_torch() -> None:
 
 def test_what_ships_is_a_recording_of_a_machine() -> None:
     """One of each kind, made by `python -m benchmarks.live_recording`, not by the script of these tests."""
-    found = [runs.from_json(path.read_bytes()) for path in sorted(live_replay.FOLDER.glob("*.json"))]
+    found = [runs.from_json(path.read_bytes()) for path in sorted(replay.FOLDER.glob("*.json"))]
     assert sorted(one.kind for one in found) == ["probe", "race", "run"]
     assert all(one.machine is not None and "script" not in one.machine.device_name for one in found)

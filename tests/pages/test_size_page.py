@@ -13,7 +13,7 @@ from kvcore.engines.registry import NAMES
 from kvcore.engines.reserve import reserve
 from kvcore.hardware.gpus import accelerator
 from kvcore.scenario.scenario import DEFAULT_MODEL, Scenario, encode_config
-from kvcore.size import size
+from kvcore.sizing import size
 from kvcore.sources import catalogue
 from kvcore.units import GIB, format_bytes
 from pages.ui.size import reserved

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from kvcore.plan.launch import Command
+from kvcore.planning.launch import Command
 
 
 def assert_seen_as_words(commands: Iterable[Command], folder: Path) -> None:

@@ -13,8 +13,8 @@ from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
-from kvcore.plan.launch import Command, launch
-from kvcore.plan.launch_words import model_reference
+from kvcore.planning.launch import Command, launch
+from kvcore.planning.launch_words import model_reference
 from kvcore.sources import catalogue
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"

@@ -9,13 +9,13 @@ import pytest
 
 from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.answers import fewest_gpus, first_split, fits, least_utilization, longest_context, most_users
-from kvcore.plan.basis import last_that_holds
-from kvcore.plan.ends import Ends
-from kvcore.plan.gpu_counts import gpu_counts
-from kvcore.plan.plan import make_plan
-from kvcore.plan.shards import shards
+from kvcore.planning.answers import fewest_gpus, first_split, fits, least_utilization, longest_context, most_users
+from kvcore.planning.basis import last_that_holds
+from kvcore.planning.gpu_counts import gpu_counts
+from kvcore.planning.plan import make_plan
+from kvcore.planning.shards import shards
 from kvcore.sources.catalogue import load
+from kvcore.terms import Range
 from kvcore.units import GIB, KIB, MIB
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
@@ -28,12 +28,12 @@ def plain(**changes: Any) -> Deployment:
 
 def test_most_users_is_the_pool_over_a_request() -> None:
     # 320 KiB a token: 100 GiB hold 327,680 tokens, 40 requests of 8,192; vLLM never hands out one block of 16.
-    assert most_users(load(LLAMA), plain(kv_bytes=100 * GIB), 8192) == Ends(low=39, best=39, high=39)
-    assert most_users(load(LLAMA), plain(kv_bytes=100 * GIB + 5 * MIB), 8192) == Ends(low=40, best=40, high=40)
+    assert most_users(load(LLAMA), plain(kv_bytes=100 * GIB), 8192) == Range.exactly(39)
+    assert most_users(load(LLAMA), plain(kv_bytes=100 * GIB + 5 * MIB), 8192) == Range.exactly(40)
 
 
 def test_most_users_of_a_context_beyond_the_limit_is_none() -> None:
-    assert most_users(load(LLAMA), plain(kv_bytes=100 * GIB), 128 * KIB + 1) == Ends(low=0, best=0, high=0)
+    assert most_users(load(LLAMA), plain(kv_bytes=100 * GIB), 128 * KIB + 1) == Range.exactly(0)
 
 
 @pytest.mark.parametrize("users", [3, 7, 10, 64, 500])

@@ -12,7 +12,7 @@ from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model
-from kvcore.plan.fill import Filler, filler
+from kvcore.planning.fill import Filler, filler
 from kvcore.sources.catalogue import entries, load
 from kvcore.units import GIB, KIB
 

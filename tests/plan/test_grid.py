@@ -11,11 +11,11 @@ import pytest
 from kvcore.deployment import Deployment
 from kvcore.engines.registry import NAMES
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.answers import most_users
-from kvcore.plan.grid import grid
-from kvcore.plan.overheads import total_overheads
-from kvcore.plan.plan import make_plan
-from kvcore.plan.pools import pools
+from kvcore.planning.answers import most_users
+from kvcore.planning.grid import grid
+from kvcore.planning.overheads import total_overheads
+from kvcore.planning.plan import make_plan
+from kvcore.planning.pools import pools
 from kvcore.sources.catalogue import entries, load
 from kvcore.units import GIB, KIB
 
@@ -81,7 +81,7 @@ def test_what_is_refused_fits_nowhere() -> None:
 @pytest.mark.parametrize("version", ["0.6.3", "0.33.0"])
 @pytest.mark.parametrize("name", NAMES)
 def test_pools_of_a_context_are_those_of_a_plan_for_it(name: str, version: str) -> None:
-    from kvcore.plan.basis import basis, sizes
+    from kvcore.planning.basis import basis, sizes
 
     model = load(LLAMA)
     deployment = plain(engine=name, engine_version=version if name == "vllm" else None)
@@ -109,7 +109,7 @@ def test_pools_between_two_contexts_that_have_equal_ones_are_equal(
     model_id: str, name: str, version: str | None
 ) -> None:
     """Each pool is asked for in the order of a grid, and again for each context alone."""
-    from kvcore.plan.basis import basis, sizes
+    from kvcore.planning.basis import basis, sizes
 
     if version is not None and name != "vllm":
         version = None
@@ -143,7 +143,7 @@ def test_a_grid_asks_for_overheads_only_where_they_differ(
     monkeypatch: pytest.MonkeyPatch, model_id: str, name: str, most: int
 ) -> None:
     """What an overhead depends on is asked for once: not for each stage, and not for lengths between equal ones."""
-    from kvcore.plan import pool_ranges
+    from kvcore.planning import pool_ranges
 
     asked = 0
 

@@ -16,8 +16,8 @@ from kvcore.deployment import OWN_HEAD, Deployment, Draft
 from kvcore.engines.registry import NAMES
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.launch import Command, launch
-from kvcore.plan.launch_words import PLACEHOLDER
+from kvcore.planning.launch import Command, launch
+from kvcore.planning.launch_words import PLACEHOLDER
 from kvcore.sources import catalogue
 from tests.plan import engine_parsers, transformers_script
 from tests.plan.bash import assert_seen_as_words

@@ -15,8 +15,8 @@ from kvcore.deployment import Draft
 from kvcore.engines.registry import NAMES
 from kvcore.errors import EngineError
 from kvcore.model.model import Files, Model
-from kvcore.plan.launch import Command, launch
-from kvcore.plan.launch_words import PLACEHOLDER
+from kvcore.planning.launch import Command, launch
+from kvcore.planning.launch_words import PLACEHOLDER
 from kvcore.sources import catalogue
 from kvcore.sources import files as sources
 from kvcore.variants.variants import variant

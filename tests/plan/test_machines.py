@@ -7,9 +7,9 @@ import pytest
 from kvcore.deployment import Deployment
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import accelerator, custom_accelerator
-from kvcore.plan.launch import launch
-from kvcore.plan.machines import not_followed, runs_on
-from kvcore.plan.plan import make_plan
+from kvcore.planning.launch import launch
+from kvcore.planning.machines import not_followed, runs_on
+from kvcore.planning.plan import make_plan
 from tests.models import model
 
 QWEN = model("Qwen/Qwen3-0.6B")

@@ -9,7 +9,7 @@ import pytest
 from kvcore.deployment import Deployment
 from kvcore.errors import EngineError, UnitError
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.offload import host_memory_text, offload
+from kvcore.planning.offload import host_memory_text, offload
 from kvcore.units import GIB
 from tests.models import model
 

@@ -27,16 +27,18 @@ from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.paths import DATA
-from kvcore.plan.overhead_defaults import captured_graphs, chunks_by_itself
-from kvcore.plan.overhead_engines import compute_buffer_gib
-from kvcore.plan.overhead_fit import PRIOR, coefficients
-from kvcore.plan.overhead_rule import Fit, activation_gib, graph_terms, graphs_gib, tower_peak_gib
-from kvcore.plan.overhead_shape import profile, shape
-from kvcore.plan.overhead_tower import QWEN_VL, Tower
-from kvcore.plan.overheads import Overheads, fitted, overheads, total_overheads
-from kvcore.ranks.weights import rank_weights
+from kvcore.planning.overhead_engines import compute_buffer_gib
+from kvcore.planning.overhead_fit import PRIOR, coefficients
+from kvcore.planning.overhead_rule import Fit, activation_gib, graph_terms, graphs_gib, tower_peak_gib
+from kvcore.planning.overhead_shape import captured_graphs, profile, shape
+from kvcore.planning.overhead_tower import Tower
+from kvcore.planning.overheads import Overheads, fitted, overheads, total_overheads
+from kvcore.planning.pools import usable_share
+from kvcore.ranks.weights import RankWeights
 from kvcore.sources import catalogue
 from kvcore.units import GIB
+from tests.models import rank_weights
+from tests.models import settings as of_engine
 
 LLAMA_8B, QWEN_06B = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-0.6B"
 
@@ -56,7 +58,11 @@ def deployed(gpu: str = "h100-sxm", **options: Any) -> Deployment:
 
 
 def of(model: Model, deployment: Deployment) -> Overheads:
-    return overheads(model, deployment, rank_weights(model, deployment)[0])
+    return on_stage(model, deployment, rank_weights(model, deployment)[0])
+
+
+def on_stage(model: Model, deployment: Deployment, weights: RankWeights) -> Overheads:
+    return overheads(model, deployment, weights, usable_share(model, deployment))
 
 
 def test_what_the_fit_must_hold(rows: list[Judged]) -> None:
@@ -190,7 +196,8 @@ def test_the_older_core_profiles_the_whole_context() -> None:
     long = profile(model, deployed("rtx-3090", engine_version="0.6.4", context=20_000))
     assert activation_gib(fitted().coefficients, long) == pytest.approx(2.07, rel=0.1)
     longer = profile(model, deployed("rtx-3090", engine_version="0.6.4", context=35_000))
-    assert (longer.tokens, longer.seqs) == (2048, 0)
+    # An issue's log of 0.6.4.post1 (10537): "Chunked prefill is enabled with max_num_batched_tokens=512."
+    assert (longer.tokens, longer.seqs) == (512, 0)
 
 
 def test_graphs_are_taken_off_from_their_version_on_and_not_when_eager() -> None:
@@ -240,7 +247,7 @@ def test_ends_are_in_order_and_parts_explain_themselves(engine: str, model_id: s
 def test_only_the_last_stage_samples() -> None:
     model = catalogue.load(LLAMA_8B)
     deployment = replace(deployed(engine_version="0.11.0"), pp=2)
-    first, last = (overheads(model, deployment, weights) for weights in rank_weights(model, deployment))
+    first, last = (on_stage(model, deployment, weights) for weights in rank_weights(model, deployment))
     assert first.total.best < last.total.best
 
 
@@ -315,12 +322,19 @@ def test_pipeline_stages_hand_on_their_rows() -> None:
 
 
 def test_when_the_older_core_prefills_in_chunks_by_itself() -> None:
-    """Since the release after pull request 6666 of July 2024, for text only (8425)."""
-    long = deployed(engine_version="0.5.3", context=131_072)
-    assert not chunks_by_itself(long)
-    assert chunks_by_itself(replace(long, engine_version="0.5.4"))
-    assert not chunks_by_itself(replace(long, engine_version="0.6.6"), QWEN_VL)
-    assert not chunks_by_itself(replace(long, engine_version="0.6.6", context=32_768))
+    """engine/arg_utils.py from 0.5.3 on, for text only; chunks of 512 tokens, of 2,048 from 0.6.5 on (config.py)."""
+    model, pictures = catalogue.load(LLAMA_8B), catalogue.load("google/gemma-3-27b-it")
+
+    def started(version: str, model: Model = model, context: int = 131_072) -> tuple[bool, int]:
+        settings = of_engine(model, deployed(engine_version=version, context=context))
+        return settings.chunks_by_itself, settings.batched_tokens
+
+    assert started("0.5.2") == (False, 131_072)
+    assert started("0.5.3") == (True, 512)
+    assert started("0.6.4.post1") == (True, 512)
+    assert started("0.6.6") == (True, 2048)
+    assert started("0.6.6", pictures) == (False, 131_072)
+    assert started("0.6.6", context=32_768) == (False, 32_768)
 
 
 def test_the_steps_of_the_defaults_are_told() -> None:
@@ -427,7 +441,7 @@ def test_pools_that_sglang_logged(log: dict[str, Any]) -> None:
     weights = rank_weights(model, deployment)[0]
     if log["weights_gib"]:
         assert weights.bytes / GIB == pytest.approx(log["weights_gib"], rel=0.021)
-    memory, taken = deployment.gpu.memory_bytes, overheads(model, deployment, weights).total
+    memory, taken = deployment.gpu.memory_bytes, on_stage(model, deployment, weights).total
     left = taken.map(lambda overhead: (memory * share - weights.bytes - overhead) / GIB)
     assert left.high - 0.005 <= log["pool_gib"] <= left.low + 0.005
     assert abs(left.best - log["pool_gib"]) <= 0.03 * memory / GIB
@@ -442,11 +456,11 @@ def test_the_pool_that_tensorrt_llm_logged() -> None:
         log["gpu_id"], engine="tensorrt-llm", tp=log["tp"], context=log["context"], kv_dtype=log["kv_dtype"]
     )
     weights = rank_weights(model, deployment)[0]
-    memory, taken = deployment.gpu.memory_bytes, overheads(model, deployment, weights).total
+    memory, taken = deployment.gpu.memory_bytes, on_stage(model, deployment, weights).total
     left = taken.map(lambda overhead: log["free_fraction"] * (memory - weights.bytes - overhead) / GIB)
     assert left.high <= log["pool_gib"] <= left.low
     assert abs(left.best - log["pool_gib"]) <= 0.03 * memory / GIB
-    alone = overheads(model, replace(deployment, tp=1), rank_weights(model, replace(deployment, tp=1))[0])
+    alone = on_stage(model, replace(deployment, tp=1), rank_weights(model, replace(deployment, tp=1))[0])
     assert "workspaces" not in {part.name for part in alone.parts}
 
 
@@ -479,7 +493,8 @@ def test_the_total_alone_is_that_of_the_parts(model_id: str, name: str) -> None:
     model = catalogue.load(model_id)
     deployment = deployed("b300", engine=name, speculative_tokens=2 if name == "vllm" else 0)
     for weights in rank_weights(model, deployment):
-        assert total_overheads(model, deployment, weights) == overheads(model, deployment, weights).total
+        share = usable_share(model, deployment)
+        assert total_overheads(model, deployment, weights, share) == on_stage(model, deployment, weights).total
 
 
 def test_the_graph_estimate_that_is_not_foreseen_is_said() -> None:
@@ -488,7 +503,7 @@ def test_the_graph_estimate_that_is_not_foreseen_is_said() -> None:
     deepseek = catalogue.load("deepseek-ai/DeepSeek-V3")
 
     def said(deployment: Deployment) -> bool:
-        made = overheads(deepseek, deployment, rank_weights(deepseek, deployment)[0])
+        made = on_stage(deepseek, deployment, rank_weights(deepseek, deployment)[0])
         return any("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0" in note for note in made.notes)
 
     assert said(wide)

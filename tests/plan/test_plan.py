@@ -11,8 +11,8 @@ import pytest
 from kvcore.deployment import Deployment
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.basis import basis
-from kvcore.plan.plan import Plan, make_plan
+from kvcore.planning.basis import basis
+from kvcore.planning.plan import Plan, make_plan
 from kvcore.sources.catalogue import load
 from kvcore.units import GIB, KIB, MIB
 
@@ -97,7 +97,7 @@ def test_vllm_runs_no_more_sequences_than_its_default_for_the_gpu(gpu: str, most
 
 
 def test_older_versions_of_vllm_ran_fewer_sequences() -> None:
-    plan = make_plan(load(LLAMA), stated(100 * GIB, context=16, engine_version="0.8.5"))
+    plan = make_plan(load(LLAMA), stated(100 * GIB, context=16, engine_version="0.7.3"))
     assert plan.requests is not None
     assert plan.requests.low == 256
 

@@ -10,8 +10,8 @@ import pytest
 from kvcore.deployment import Deployment
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.presets import KINDS, preset, presets
-from kvcore.plan.traffic import Traffic
+from kvcore.planning.presets import KINDS, preset, presets
+from kvcore.planning.traffic import Traffic
 from kvcore.units import GIB
 from tests.models import model
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from kvcore.deployment import Deployment
 from kvcore.engines.registry import NAMES
 from kvcore.hardware.gpus import Accelerator, accelerator
-from kvcore.plan.answers import longest_context, most_users
-from kvcore.plan.ends import Ends
-from kvcore.plan.plan import make_plan
+from kvcore.planning.answers import longest_context, most_users
+from kvcore.planning.plan import make_plan
 from kvcore.sources.catalogue import entries, load
+from kvcore.terms import Range
 from kvcore.units import GIB, KIB
 
 ALL = [entry.model_id for entry in entries()]
@@ -40,7 +40,7 @@ def plain(name: str, **changes: Any) -> Deployment:
     return replace(stated, **changes)
 
 
-def held(model_id: str, deployment: Deployment) -> Ends[int]:
+def held(model_id: str, deployment: Deployment) -> Range[int]:
     return most_users(load(model_id), deployment, deployment.context)
 
 

@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import EngineError
 from kvcore.evidence import field
 from kvcore.hardware.gpus import accelerator
 from kvcore.ranks.parts import COPIES
-from kvcore.ranks.weights import ROTARY, TOWERS, rank_weights, stages
+from kvcore.ranks.weights import ROTARY, TOWERS
 from kvcore.sources import catalogue
 from kvcore.units import GIB
+from tests.models import rank_weights
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"
@@ -245,7 +247,7 @@ def test_stages_of_every_engine_hold_every_layer_once() -> None:
     model = catalogue.load(LLAMA)
     for engine in ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "ollama", "transformers"):
         for count in (1, 2, 3, 7, 80):
-            found = stages(model, deployment(pp=count, engine=engine))
+            found = engine_of(engine).stages(model, deployment(pp=count, engine=engine))
             assert [layer for stage in found for layer in stage] == list(range(80)), engine
             assert len(found) == count
 

@@ -8,10 +8,10 @@ import pytest
 
 from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.answers import longest_context
-from kvcore.plan.plan import make_plan
-from kvcore.plan.remedies import remedies, shortfall
-from kvcore.plan.shards import shards
+from kvcore.planning.answers import longest_context
+from kvcore.planning.plan import make_plan
+from kvcore.planning.remedies import remedies, shortfall
+from kvcore.planning.shards import shards
 from kvcore.units import GIB
 from tests.models import model
 

@@ -8,9 +8,9 @@ import pytest
 
 from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.answers import longest_context
-from kvcore.plan.plan import make_plan
-from kvcore.size import resident_bytes
+from kvcore.planning.answers import longest_context
+from kvcore.planning.plan import make_plan
+from kvcore.sizing import resident_bytes
 from kvcore.sources.catalogue import load
 from kvcore.units import GB, GIB, KIB
 from kvcore.variants.variants import variant

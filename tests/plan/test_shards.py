@@ -8,9 +8,9 @@ from kvcore.deployment import Deployment
 from kvcore.engines.registry import NAMES
 from kvcore.errors import EngineError, UnitError
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.shards import Shard, check, notes, shards
-from kvcore.ranks.weights import rank_weights
+from kvcore.planning.shards import Shard, check, notes, shards
 from kvcore.sources import catalogue
+from tests.models import rank_weights
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"

@@ -14,15 +14,15 @@ from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model, model_from_config
 from kvcore.paths import DATA
-from kvcore.plan.basis import basis
-from kvcore.plan.launch import launch
-from kvcore.plan.plan import Plan, make_plan
-from kvcore.plan.pools import loaded_weights, usable_share
-from kvcore.plan.shards import check
+from kvcore.planning.basis import basis
+from kvcore.planning.launch import launch
+from kvcore.planning.plan import Plan, make_plan
+from kvcore.planning.pools import loaded_weights, usable_share
+from kvcore.planning.shards import check
 from kvcore.ranks.speculation import DRAFT_WEIGHTS, HEAD_WEIGHTS
-from kvcore.ranks.weights import rank_weights
 from kvcore.sources import catalogue
 from kvcore.units import GIB, MIB
+from tests.models import rank_weights
 
 LLAMA_8B, LLAMA_1B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"

@@ -6,7 +6,7 @@ import pytest
 
 from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
-from kvcore.plan.plan import make_plan
+from kvcore.planning.plan import make_plan
 from tests.models import model
 
 QWEN = model("Qwen/Qwen3-0.6B")

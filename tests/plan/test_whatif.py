@@ -9,11 +9,11 @@ import pytest
 from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
-from kvcore.plan.hardware_changes import larger_gpus, replicas, splits
-from kvcore.plan.plan import Plan, make_plan
-from kvcore.plan.quality_words import cache_quality
-from kvcore.plan.traffic import Traffic
-from kvcore.plan.whatif import LEAST_GAIN, WhatIf, whatifs
+from kvcore.planning.hardware_changes import larger_gpus, replicas, splits
+from kvcore.planning.plan import Plan, make_plan
+from kvcore.planning.quality_words import cache_quality
+from kvcore.planning.traffic import Traffic
+from kvcore.planning.whatif import LEAST_GAIN, WhatIf, whatifs
 from kvcore.units import GIB
 from tests.models import model
 
@@ -210,7 +210,7 @@ def test_no_more_gpus_than_can_be_planned(dp: int, doubled: bool) -> None:
 
 def test_plans_of_changes_are_made_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dozens are tried for each answer of a screen, which shows their figures alone."""
-    from kvcore.plan import whatif
+    from kvcore.planning import whatif
 
     made: list[Deployment] = []
 

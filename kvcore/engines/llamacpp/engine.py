@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
-from kvcore.deployment import Request
-from kvcore.engines.base import Capacity, Group, Layout
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.base import Capacity, Engine, Group, Layout
 from kvcore.engines.llamacpp.caches import Cache, make_caches
-from kvcore.engines.llamacpp.devices import HOST
+from kvcore.engines.llamacpp.devices import HOST, layer_devices
 from kvcore.engines.llamacpp.settings import (
     CELL_PADDING,
     OPTIONS,
@@ -21,10 +22,14 @@ from kvcore.engines.llamacpp.settings import (
 )
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.ranks.rules import RankRules
+from kvcore.terms import Term
+
+# Architectures whose head has a context of its own layers (src/llama-model.cpp, the filters of hybrids).
+HEAD_ALONE = frozenset({"qwen3_5_text", "qwen3_5_moe_text", "qwen35", "qwen35moe"})
 
 
-class LlamaCpp:
+class LlamaCpp(Engine):
     """llama.cpp, as llama-server or as a library; see kvcore.engines.base.Engine.
 
     The cache is allocated whole when the context is made. `bytes_per_request` is that allocation, on the fullest
@@ -32,14 +37,38 @@ class LlamaCpp:
     """
 
     name = "llama.cpp"
+    label = "llama.cpp"
     versions = "; ".join(VERSIONS.values())
+    release = VERSION
+    vendors = ("NVIDIA", "AMD", "Intel", "Apple")
     options = OPTIONS
+    cache_formats = ("q8_0", "q8_0/q4_0", "q4_0")
+    weight_formats = ("q8_0", "q6_k", "q4_k")
+    on_processors = True
+    # The input layer's table is on the host (llama-model.cpp, load_tensors: dev_input is the CPU), towers in mmproj.
+    rules = RankRules(whole_layers=True, table_on_host=True)
 
     def settings(self, model: Model, asked: Request) -> LlamaCppSettings:
         """See Engine.settings. Without --ctx-size it is the least with which a slot holds the longest request, and
         without that the training context; where none is asked for, requests are as long as a slot allows.
         """
         return make_settings(model, asked)
+
+    def stages(self, model: Model, deployment: Deployment) -> tuple[range, ...]:
+        """See Ranked.stages: by the shares and the number of layers that were chosen, without those in host memory."""
+        if deployment.option("n_gpu_layers") is None and deployment.option("tensor_split") is None:
+            return super().stages(model, deployment)
+        gpus = deployment.replica_gpus
+        places = layer_devices(len(model.layers), self.settings(model, replace(deployment, tp=1, pp=gpus)))
+        found = []
+        for device in range(gpus):
+            own = [layer for layer, place in enumerate(places) if place == f"CUDA{device}"]
+            found.append(range(own[0], own[-1] + 1) if own else range(0))
+        return tuple(found)
+
+    def draft_notes(self, model: Model, deployment: Deployment) -> tuple[str, ...]:
+        """See Ranked.draft_notes."""
+        return draft_notes(model, deployment)
 
     def layout(self, model: Model, settings: LlamaCppSettings) -> Layout:
         """A slot's share of the fullest device's cache; EngineError for what llama.cpp refuses or a slot too short."""
@@ -105,6 +134,14 @@ class LlamaCpp:
 
 
 LLAMACPP = LlamaCpp()
+
+
+def draft_notes(model: Model, deployment: Deployment) -> tuple[str, ...]:
+    """That prediction layers have a whole second context; nothing where a draft model or no draft proposes."""
+    if deployment.draft is None or not deployment.draft.own or model.model_type in HEAD_ALONE:
+        return ()
+    text = "An upper bound: the second context of prediction layers is counted with all of the model's layers once "
+    return (f"{text}more, in 16 bits, as llama.cpp allocates it for most architectures.",)
 
 
 def fullest(caches: tuple[Cache, ...]) -> tuple[str, int]:

@@ -13,6 +13,7 @@ from typing import Any
 from kvcore.deployment import Request
 from kvcore.engines.base import Option, check_whole, own_values
 from kvcore.engines.llamacpp.architectures import refuse_parallel
+from kvcore.engines.releases import not_followed
 from kvcore.errors import EngineError
 from kvcore.formats import ELEMENT_FORMATS, Format, kv_format
 from kvcore.model.model import Model
@@ -31,6 +32,8 @@ CACHE_TYPES: dict[str, str] = {
 _GGML_NAMES = {ours: theirs for theirs, ours in CACHE_TYPES.items()}
 CELL_PADDING = 256
 MAX_SLOTS = 256
+# --batch-size, --ubatch-size, and --parallel of llama-server (common/common.h, common/arg.cpp).
+BATCH_SIZE, UBATCH_SIZE, SLOTS = 2048, 512, 4
 _TYPES = tuple(CACHE_TYPES)
 
 OPTIONS = (
@@ -70,8 +73,8 @@ class LlamaCppSettings:
     parallel: int | None = None
     kv_unified: bool | None = None
     kv_unified_per_slot: int | None = None
-    batch_size: int = 2048
-    ubatch_size: int = 512
+    batch_size: int = BATCH_SIZE
+    ubatch_size: int = UBATCH_SIZE
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     swa_full: bool | None = None
@@ -102,7 +105,7 @@ class LlamaCppSettings:
         """n_seq_max: --parallel, else 4 in llama-server and 1 in the library."""
         if self.parallel is not None:
             return self.parallel
-        return 4 if self.tool == "llama-server" else 1
+        return SLOTS if self.tool == "llama-server" else 1
 
     @property
     def unified(self) -> bool:
@@ -173,10 +176,7 @@ def _version(version: str | None) -> str:
         return VERSION
     name = version.strip().lower().removeprefix("xllamacpp").removeprefix("llama-cpp-python").strip(" =")
     if name not in VERSIONS:
-        raise EngineError(
-            f"llama.cpp: the rules of version {version[:40]!r} are not followed; known are {', '.join(VERSIONS)} "
-            "(xllamacpp, llama-cpp-python)"
-        )
+        raise not_followed("llama.cpp", version, f"{', '.join(VERSIONS)} (xllamacpp, llama-cpp-python)")
     return name
 
 
@@ -212,8 +212,6 @@ def make_context(model: Model, settings: LlamaCppSettings, ctx_size: int | None 
     if not asked:
         raise EngineError(f"llama.cpp: {model.name} does not state its training context; give --ctx-size")
     slots, unified = settings.slots, settings.unified
-    n_batch = min(asked, settings.batch_size)
-    n_ubatch = min(n_batch, settings.ubatch_size or settings.batch_size)
     n_ctx = _padded(asked)
     n_ctx_seq = n_ctx if unified else _padded(n_ctx // slots)
     if n_ctx_seq == 0:
@@ -226,8 +224,13 @@ def make_context(model: Model, settings: LlamaCppSettings, ctx_size: int | None 
         n_ctx_slot = min([n_ctx_seq, *(limit for limit in limits if limit)])
     return Context(
         n_ctx=n_ctx, n_ctx_seq=n_ctx_seq, streams=1 if unified else slots, slots=slots, unified=unified,
-        n_ubatch=n_ubatch, n_ctx_slot=n_ctx_slot,
+        n_ubatch=micro_batch(settings, asked), n_ctx_slot=n_ctx_slot,
     )  # fmt: skip
+
+
+def micro_batch(settings: LlamaCppSettings, ctx_size: int) -> int:
+    """Tokens that are computed at once (n_ubatch) in a context of so many."""
+    return min(ctx_size, settings.batch_size, settings.ubatch_size or settings.batch_size)
 
 
 def window_cells(window: int, context: Context, settings: LlamaCppSettings) -> int:

@@ -4,27 +4,90 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from kvcore.deployment import Request
-from kvcore.engines.base import Capacity, Group, Layout
-from kvcore.engines.sglang.cells import Stage, has_sliding_pool, latent_is_packed, page_size, resolve_dtype, stages
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.base import Capacity, Engine, Group, Layout
+from kvcore.engines.sglang.cells import (
+    Stage,
+    has_sliding_pool,
+    latent_is_packed,
+    page_size,
+    resolve_dtype,
+    split_stages,
+    stages,
+)
 from kvcore.engines.sglang.lines import log_lines
 from kvcore.engines.sglang.pools import Need, Sizes, pool_sizes, request_need, window_too_wide
-from kvcore.engines.sglang.settings import OPTIONS, VERSION, SglangSettings, make_settings
+from kvcore.engines.sglang.settings import (
+    MAMBA_FULL_MEMORY_RATIO,
+    OPTIONS,
+    SWA_FULL_TOKENS_RATIO,
+    VERSION,
+    SglangSettings,
+    make_settings,
+)
 from kvcore.model.memories import Attention, Indexer, State
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.model.weight_formats import WeightFormat
+from kvcore.ranks.rules import RankRules, Ways
+from kvcore.terms import Term
 
 
-class SGLang:
+class SGLang(Engine):
     """SGLang 0.5.23; see kvcore.engines.base.Engine."""
 
     name = "sglang"
+    label = "SGLang"
     versions = f"SGLang {VERSION}, applied to 0.4 and 0.5; log lines without a dtype before about 0.5.10"
+    release = VERSION
+    vendors = ("NVIDIA",)
     options = OPTIONS
+    cache_formats = ("fp8", "nvfp4")
+    weight_formats = ("fp8", "awq", "nvfp4")
+    rules = RankRules(dp_attention="groups", context_parallel=True)
 
     def settings(self, model: Model, asked: Request) -> SglangSettings:
         """See Engine.settings; the longest request is the model's own limit unless said."""
         return make_settings(model, asked)
+
+    def stages(self, model: Model, deployment: Deployment) -> tuple[range, ...]:
+        """See Ranked.stages."""
+        return split_stages(len(model.layers), deployment.pp)
+
+    def ways(self, model: Model, deployment: Deployment, wanted: WeightFormat | None = None) -> Ways:
+        """See Ranked.ways.
+
+        With data-parallel attention dense layers stay tensor parallel over all ranks (moe_dense_tp_size and
+        enable_dp_lm_head unset), and replicas share experts. Of latents' up-projections there is a transposed copy
+        (models/deepseek_v2.py).
+        """
+        wide = deployment.tp * deployment.dp if deployment.dp_attention else deployment.tp
+        return Ways(
+            attention=deployment.tp,
+            dense=wide,
+            shared=wide,
+            head=wide,
+            experts=wide,
+            experts_whole=deployment.expert_parallel,
+            vocabulary_pad=64,
+            copies_latent=True,
+        )
+
+    def refuses_draft(self, model: Model, deployment: Deployment) -> str:
+        """See Ranked.refuses_draft: no pipeline beside speculation, except for prefill alone (server_args.py)."""
+        if deployment.draft is None:
+            return ""
+        if deployment.pp > 1:
+            return f"it does not speculate over {deployment.pp} pipeline stages"
+        if deployment.dp_attention and deployment.draft.standalone:
+            return "a draft model of its own does not work with data-parallel attention"
+        return ""
+
+    def draft_notes(self, model: Model, deployment: Deployment) -> tuple[str, ...]:
+        """See Ranked.draft_notes."""
+        if deployment.draft is None or deployment.draft.own:
+            return ()
+        text = "SGLang sets cache aside for a draft by its number of layers, as if they were the model's"
+        return (f"{text}; where the draft's take more, those are counted.",)
 
     def layout(self, model: Model, settings: SglangSettings) -> Layout:
         """What one request of context_length tokens takes on the fullest rank; EngineError for what is refused."""
@@ -82,8 +145,8 @@ class SGLang:
             ("--dp-size", settings.dp_size, 1),
             ("--kv-cache-dtype", dtype, "auto"),
             ("--page-size", settings.page_size, None),
-            ("--swa-full-tokens-ratio", settings.swa_full_tokens_ratio, 0.8),
-            ("--mamba-full-memory-ratio", settings.mamba_full_memory_ratio, 0.9),
+            ("--swa-full-tokens-ratio", settings.swa_full_tokens_ratio, SWA_FULL_TOKENS_RATIO),
+            ("--mamba-full-memory-ratio", settings.mamba_full_memory_ratio, MAMBA_FULL_MEMORY_RATIO),
             ("--max-mamba-cache-size", settings.max_mamba_cache_size, None),
             ("--mamba-ssm-dtype", settings.mamba_ssm_dtype, None),
             ("--max-total-tokens", settings.max_total_tokens, None),

@@ -6,8 +6,7 @@ srt/model_executor/pool_configurator.py. SGLang writes GB and divides by 2³⁰.
 
 from __future__ import annotations
 
-import re
-
+from kvcore.engines.releases import release
 from kvcore.engines.sglang.cells import Cell, Stage, resolve_dtype
 from kvcore.engines.sglang.pools import Sizes
 from kvcore.engines.sglang.settings import SglangSettings
@@ -78,7 +77,7 @@ def _torch(model: Model, settings: SglangSettings) -> str:
 
 def _prints_dtype(version: str) -> bool:
     """Logs of early 2026 (0.5.9) have no dtype in this line; from about 0.5.10 on they do."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3]) >= (0, 5, 10)
+    return release(version) >= (0, 5, 10)
 
 
 def _gb(size: int) -> str:

@@ -12,7 +12,7 @@ from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.errors import EngineError
 from kvcore.model.memories import Latent, State
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.terms import Term
 
 # Token counts at which prefill graphs are captured: (first, last, step); from 4,608 on in steps of 512.
 _PREFILL_SIZES = ((4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256))

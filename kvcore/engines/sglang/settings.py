@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from kvcore.deployment import Request
 from kvcore.engines.base import Option, check_whole, longest_request, own_values
+from kvcore.engines.releases import followed
 from kvcore.errors import EngineError
 from kvcore.hardware.systems import MAX_GPUS
 from kvcore.model.model import Model
@@ -14,6 +14,8 @@ from kvcore.units import GIB, MAX_BATCH, MAX_TOKENS, MIB, check_tokens
 
 VERSION = "0.5.23"
 DSA_BACKENDS = ("flashmla_kv", "flashmla_sparse", "fa3", "tilelang", "trtllm")
+# --swa-full-tokens-ratio and --mamba-full-memory-ratio (arg_groups/fields/schedule.py).
+SWA_FULL_TOKENS_RATIO, MAMBA_FULL_MEMORY_RATIO = 0.8, 0.9
 SSM_DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _BOUNDS = {
     "context_length": (1, MAX_TOKENS), "tp_size": (1, MAX_GPUS), "pp_size": (1, MAX_GPUS), "dcp_size": (1, MAX_GPUS),
@@ -67,9 +69,9 @@ class SglangSettings:
     dp_size: int = 1
     enable_dp_attention: bool = False
     page_size: int | None = None
-    swa_full_tokens_ratio: float = 0.8
+    swa_full_tokens_ratio: float = SWA_FULL_TOKENS_RATIO
     disable_hybrid_swa_memory: bool = False
-    mamba_full_memory_ratio: float = 0.9
+    mamba_full_memory_ratio: float = MAMBA_FULL_MEMORY_RATIO
     max_mamba_cache_size: int | None = None
     mamba_ssm_dtype: str | None = None
     disable_radix_cache: bool = False
@@ -169,17 +171,9 @@ def make_settings(model: Model, asked: Request) -> SglangSettings:
         tp_size=ranks,
         pp_size=asked.pp,
         dcp_size=asked.dcp,
-        version=check_version(asked.engine_version or VERSION),
+        version=followed("sglang", asked.engine_version or VERSION, "0.4 and 0.5", first=(0, 4), before=(0, 6)),
         **chosen,
     )
-
-
-def check_version(version: str) -> str:
-    """The version without its `v`; EngineError unless it is 0.4 or 0.5, to which these rules apply."""
-    found = re.fullmatch(r"v?(0\.[45]\.\d{1,3}(?:[.\w+-]{0,40})?)", version)
-    if not found:
-        raise EngineError(f"sglang: the rules of {version[:20]!r} are not followed; those of {VERSION} (0.4, 0.5) are")
-    return found[1]
 
 
 def _capability(text: str | None) -> float:

@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
-from kvcore.deployment import Request
-from kvcore.engines.base import Capacity, Group, Layout
-from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, resolve_dtype, stage_pools
-from kvcore.engines.tensorrt_llm.settings import OPTIONS, VERSION, TensorRtLlmSettings, make_settings
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.base import Capacity, Engine, Group, Layout
+from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, resolve_dtype, split_stages, stage_pools
+from kvcore.engines.tensorrt_llm.settings import (
+    FREE_GPU_MEMORY_FRACTION,
+    OPTIONS,
+    TOKENS_PER_BLOCK,
+    VERSION,
+    TensorRtLlmSettings,
+    make_settings,
+)
 from kvcore.errors import EngineError
 from kvcore.model.memories import Attention, Indexer, Latent
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.model.weight_formats import WeightFormat
+from kvcore.ranks.rules import RankRules, Ways
+from kvcore.terms import Term
 from kvcore.units import GIB
 
 
-class TensorRtLlm:
+class TensorRtLlm(Engine):
     """TensorRT-LLM 1.4 with its V1 cache manager; see kvcore.engines.base.Engine."""
 
     name = "tensorrt-llm"
+    label = "TensorRT-LLM"
     versions = f"TensorRT-LLM {VERSION} (public documentation and sources), pytorch backend; tensorrt backend from 0.8"
+    release = VERSION
+    vendors = ("NVIDIA",)
     options = OPTIONS
+    cache_formats = ("fp8", "nvfp4")
+    weight_formats = ("fp8", "awq", "nvfp4")
+    rules = RankRules(dp_attention="all")
 
     def settings(self, model: Model, asked: Request) -> TensorRtLlmSettings:
         """See Engine.settings; the longest request is the model's own limit unless said."""
         return make_settings(model, asked)
+
+    def stages(self, model: Model, deployment: Deployment) -> tuple[range, ...]:
+        """See Ranked.stages."""
+        return split_stages(len(model.layers), deployment.pp)
+
+    def ways(self, model: Model, deployment: Deployment, wanted: WeightFormat | None = None) -> Ways:
+        """See Ranked.ways.
+
+        With data-parallel attention replicas share experts. Of latents' up-projections there is a transposed copy
+        (_torch/modules/attention.py, k_b_proj_trans).
+        """
+        found = super().ways(model, deployment, wanted)
+        experts = deployment.tp * deployment.dp if deployment.dp_attention else deployment.tp
+        return replace(found, experts=experts, copies_latent=True)
 
     def layout(self, model: Model, settings: TensorRtLlmSettings) -> Layout:
         """What one request of max_seq_len tokens claims on the fullest rank; EngineError for what is refused."""
@@ -79,7 +109,7 @@ class TensorRtLlm:
             ("--backend", settings.backend, "pytorch"),
             ("--tp_size", settings.tp_size, 1),
             ("--pp_size", settings.pp_size, 1),
-            ("--kv_cache_free_gpu_memory_fraction", settings.free_gpu_memory_fraction, 0.9),
+            ("--kv_cache_free_gpu_memory_fraction", settings.free_gpu_memory_fraction, FREE_GPU_MEMORY_FRACTION),
         )
         for flag, value, default in pairs:
             if value != default:
@@ -171,7 +201,7 @@ def _yaml(settings: TensorRtLlmSettings) -> str:
     cache: list[str] = []
     if settings.dtype != "auto":
         cache.append(f"dtype: {settings.dtype if settings.dtype in ('fp8', 'nvfp4', 'int8') else 'auto'}")
-    if settings.tokens_per_block != 32:
+    if settings.tokens_per_block != TOKENS_PER_BLOCK:
         cache.append(f"tokens_per_block: {settings.tokens_per_block}")
     if settings.max_tokens is not None:
         cache.append(f"max_tokens: {settings.max_tokens}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvcore.deployment import Request
 from kvcore.engines.base import Option, check_whole, longest_request, own_values
+from kvcore.engines.releases import followed
 from kvcore.errors import EngineError
 from kvcore.hardware.systems import MAX_GPUS
 from kvcore.model.model import Model
@@ -14,6 +15,9 @@ from kvcore.units import MAX_TOKENS, check_tokens, parse_tokens
 
 VERSION = "1.4.0rc4"
 BACKENDS = ("pytorch", "tensorrt")
+# Defaults of trtllm-serve (commands/serve.py, builder.py: BuildConfig) and of KvCacheConfig.
+MAX_NUM_TOKENS, MAX_BATCH_SIZE = 8192, 2048
+FREE_GPU_MEMORY_FRACTION, TOKENS_PER_BLOCK = 0.9, 32
 _BOUNDS = {
     "max_seq_len": (1, MAX_TOKENS), "tp_size": (1, MAX_GPUS), "pp_size": (1, MAX_GPUS), "tokens_per_block": (2, 65_536),
     "max_tokens": (1, MAX_TOKENS),
@@ -43,9 +47,9 @@ class TensorRtLlmSettings:
     pp_size: int = 1
     enable_attention_dp: bool = False
     backend: str = "pytorch"
-    tokens_per_block: int = 32
+    tokens_per_block: int = TOKENS_PER_BLOCK
     max_tokens: int | None = None
-    free_gpu_memory_fraction: float = 0.9
+    free_gpu_memory_fraction: float = FREE_GPU_MEMORY_FRACTION
     max_attention_window: tuple[int, ...] = ()
     version: str = VERSION
 
@@ -97,19 +101,10 @@ def make_settings(model: Model, asked: Request) -> TensorRtLlmSettings:
         dtype=asked.kv_dtype,
         tp_size=asked.tp * asked.dp if asked.dp_attention else asked.tp,
         pp_size=asked.pp,
-        version=check_version(asked.engine_version or VERSION),
+        # The paged pools that these rules describe came with 0.8.
+        version=followed("tensorrt-llm", asked.engine_version or VERSION, "0.8 to 1", first=(0, 8), before=(2,)),
         **chosen,
     )
-
-
-def check_version(version: str) -> str:
-    """The version without its `v`; EngineError for one before the paged pools that these rules describe (0.8)."""
-    found = re.fullmatch(r"v?(\d{1,2})\.(\d{1,3})(?:[.\w+-]{0,40})?", version)
-    if not found:
-        raise EngineError(f"tensorrt-llm: {version[:20]!r} is not a version such as {VERSION}")
-    if (int(found[1]), int(found[2])) < (0, 8) or int(found[1]) > 1:
-        raise EngineError(f"tensorrt-llm: the rules of {version} are not followed; those of {VERSION} are")
-    return version.removeprefix("v")
 
 
 def _windows(text: str) -> tuple[int, ...]:

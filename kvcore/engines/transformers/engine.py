@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Literal
 
-from kvcore.deployment import Request
-from kvcore.engines.base import Capacity, Group, Layout
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.base import Capacity, Engine, Group, Layout
 from kvcore.engines.transformers.layers import OWN_CODE, Held, held_layers, layer_bytes, request_bytes
 from kvcore.engines.transformers.settings import OPTIONS, VERSION, TransformersSettings, make_settings
 from kvcore.errors import EngineError
 from kvcore.model.memories import State
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.ranks.rules import RankRules
+from kvcore.terms import Term
 from kvcore.units import MAX_TOKENS
 
 Knowledge = Literal["exact", "upper_bound", "estimated"]
 
 
-class Transformers:
+class Transformers(Engine):
     """transformers 5.24; see kvcore.engines.base.Engine."""
 
     name = "transformers"
+    label = "transformers"
     versions = f"transformers {VERSION}; sizes of quantized caches from optimum-quanto 0.2.7 and hqq 0.2.8"
+    release = VERSION
+    vendors = ("NVIDIA", "AMD", "Intel", "Apple")
     options = OPTIONS
+    weight_formats = ("int8", "int4")
+    on_processors = True
+    rules = RankRules(whole_layers=True, keeps_32_bits=True)
 
     def settings(self, model: Model, asked: Request) -> TransformersSettings:
         """See Engine.settings; the longest request is the model's own limit unless said."""
         return make_settings(model, asked)
+
+    def refusals(self, model: Model, deployment: Deployment) -> Iterator[str]:
+        """See Ranked.refusals: one GPU for each replica."""
+        if deployment.replica_gpus > 1:
+            yield "transformers: its cache is not split over GPUs here; several replicas (dp) are possible"
+        yield from super().refusals(model, deployment)
+
+    def refuses_draft(self, model: Model, deployment: Deployment) -> str:
+        """See Ranked.refuses_draft: none is followed here."""
+        planned = "assisted generation is not planned here; plan it without a draft, or for another engine"
+        return "" if deployment.draft is None else planned
 
     def layout(self, model: Model, settings: TransformersSettings) -> Layout:
         """What one request of max_length tokens holds; `fixed_bytes` are counters and scales, once for a batch."""

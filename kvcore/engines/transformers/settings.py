@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from kvcore.deployment import Request
 from kvcore.engines.base import Option, check_whole, longest_request, own_values
+from kvcore.engines.releases import followed
 from kvcore.errors import EngineError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
@@ -89,14 +89,7 @@ def make_settings(model: Model, asked: Request) -> TransformersSettings:
     return TransformersSettings(
         max_length=longest_request("transformers", model, asked),
         dtype=asked.kv_dtype,
-        version=check_version(asked.engine_version or VERSION),
+        # Older releases kept keys and values of latents.
+        version=followed("transformers", asked.engine_version or VERSION, "5", first=(5,), before=(6,)),
         **own_values("transformers", OPTIONS, asked),
     )
-
-
-def check_version(version: str) -> str:
-    """The version without its `v`; EngineError unless it is 5: older releases kept keys and values of latents."""
-    found = re.fullmatch(r"v?(5\.\d{1,3}(?:[.\w+-]{0,40})?)", version)
-    if not found:
-        raise EngineError(f"transformers: the rules of {version[:20]!r} are not followed; those of {VERSION} are")
-    return found[1]

@@ -8,14 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from kvcore.engines.releases import release
 from kvcore.engines.vllm.flags import check_version
-from kvcore.engines.vllm.settings import release
+from kvcore.engines.vllm.settings import VERSION, default_utilization
 from kvcore.errors import EngineError
-from kvcore.size import Term
+from kvcore.terms import Term
 
-# The share was 0.9 before it became 0.92 (config/cache.py).
-DEFAULT_UTILIZATION = 0.92
-OLD_UTILIZATION = 0.9
 # From this version the estimated CUDA-graph pool is taken off before the cache is sized. vLLM's own line says "default
 # since v0.21.0", but releases 0.20.0 and 0.20.2 print that line too (data/field/memory.jsonl), 0.19 does not.
 GRAPHS_DEDUCTED = (0, 20)
@@ -36,13 +34,15 @@ def pool(
     non_torch_bytes: int,
     activation_peak_bytes: int,
     cuda_graph_bytes: int = 0,
-    utilization: float = DEFAULT_UTILIZATION,
-    version: str = "0.33.0",
+    utilization: float | None = None,
+    version: str = VERSION,
 ) -> Pool:
     """What `gpu_memory_utilization` leaves: the share of the total (not of what is free), less what is used.
 
-    Versions before 0.20 did not deduct the CUDA graphs. Raises EngineError when nothing is left, as vLLM does.
+    No share is the release's own. Versions before 0.20 did not deduct the CUDA graphs. Raises EngineError when nothing
+    is left, as vLLM does.
     """
+    utilization = default_utilization(version) if utilization is None else utilization
     if not 0 < utilization <= 1:
         raise EngineError(f"vllm: gpu_memory_utilization {utilization} is not within 0 … 1")
     share = ceil(total_bytes * utilization)

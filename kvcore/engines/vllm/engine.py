@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 
-from kvcore.deployment import Request
-from kvcore.engines.base import Capacity, Group, Layout, split_layers
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.base import Capacity, Engine, Group, Layout, split_layers
+from kvcore.engines.releases import release
 from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
 from kvcore.engines.vllm.packed import counted_blocks, is_packed, is_slotted, packed_groups, slotted_bytes
@@ -17,26 +19,80 @@ from kvcore.engines.vllm.settings import (
     ONE_LINE_LOGGED,
     VERSION,
     VllmSettings,
-    release,
 )
 from kvcore.engines.vllm.specs import block_size, layer_specs, resolve_format, spared_layers
 from kvcore.errors import EngineError
 from kvcore.model.memories import Latent
 from kvcore.model.model import Model
-from kvcore.size import Term
+from kvcore.model.stored_bits import UP_PROJECTION
+from kvcore.model.weight_formats import WeightFormat
+from kvcore.ranks.rules import RankRules, Ways
+from kvcore.terms import Term
 from kvcore.units import GIB
 
+# Logged: Marlin's size on an H100 by 0.10.1 (vllm-project/vllm#23278), Triton's by 0.11.
+_TRITON_MXFP4_FROM = (0, 11)
 
-class Vllm:
+
+class Vllm(Engine):
     """vLLM 0.33 (and 0.32 on CPU); see kvcore.engines.base.Engine."""
 
     name = "vllm"
+    label = "vLLM"
     versions = f"vLLM {VERSION}; on CPU 0.32; windows, DeepSeek-V4's blocks and log lines as in the release asked for"
+    release = VERSION
+    vendors = ("NVIDIA", "AMD", "Intel")
     options = OPTIONS
+    cache_formats = ("fp8", "turboquant_k8v4", "turboquant_4bit_nc", "nvfp4", "turboquant_k3v4_nc")
+    weight_formats = ("fp8", "awq", "nvfp4")
+    rules = RankRules(
+        dp_attention="replicas",
+        context_parallel=True,
+        uneven_experts=True,
+        padded_experts=("mxfp4",),
+        rotary_tables=True,
+    )
 
     def settings(self, model: Model, asked: Request) -> VllmSettings:
         """See Engine.settings; the longest request is the model's own limit unless said."""
         return make_settings(model, asked)
+
+    def ways(self, model: Model, deployment: Deployment, wanted: WeightFormat | None = None) -> Ways:
+        """See Ranked.ways.
+
+        Data-parallel replicas always share experts, with expert parallel or without (fused_moe/config.py,
+        flatten_tp_across_dp_and_pcp). Shared experts are whole where experts see split sequences: with expert parallel,
+        tp and dp all above one (config/parallel.py, use_sequence_parallel_moe). Of latents' up-projections that are
+        quantised there are 16-bit copies (v1/attention/backends/mla/common.py).
+        """
+        tp, dp = deployment.tp, deployment.dp
+        # Kernels for mxfp4 want sides that are multiples (quantization/mxfp4.py). Mixtures with other formats have
+        # kernels of their own, which pad nothing.
+        padded = wanted is not None and wanted.name == "mxfp4" and wanted.bits_of("attention") == 16
+        return Ways(
+            attention=tp,
+            dense=tp,
+            shared=1 if deployment.expert_parallel and tp > 1 and dp > 1 else tp,
+            head=tp,
+            experts=tp * dp if model.experts is not None else tp,
+            experts_whole=deployment.expert_parallel,
+            vocabulary_pad=64,
+            width_pad=_expert_width_pad(deployment) if padded else 1,
+            hidden_pad=256 if padded else 1,
+            copies_latent=wanted is not None and wanted.bits_of(UP_PROJECTION) < 16,
+        )
+
+    def refuses_draft(self, model: Model, deployment: Deployment) -> str:
+        """See Ranked.refuses_draft: a draft model has the same vocabulary."""
+        draft = None if deployment.draft is None else deployment.draft.model
+        if draft is None or draft.prediction.eagle or None in (sizes := (model.vocab_size, draft.vocab_size)):
+            return ""
+        if sizes[0] == sizes[1]:
+            return ""
+        return (
+            f"the draft's vocabulary of {sizes[1]:,} is not the model's {sizes[0]:,}; it takes another only with "
+            "use_heterogeneous_vocab, which is not planned here"
+        )
 
     def layout(self, model: Model, settings: VllmSettings) -> Layout:
         """How one request of max_model_len tokens is stored on the fullest rank; EngineError for what is refused."""
@@ -184,6 +240,20 @@ class Vllm:
 VLLM = Vllm()
 
 
+def _expert_width_pad(deployment: Deployment) -> int:
+    """The multiple to which kernels for mxfp4 experts pad their width, of sides of 2880 × 2880 in gpt-oss.
+
+    128 and 256 for Marlin, 256 twice for those of data-centre Blackwells, 64 and 256 for Triton's, which Hoppers have
+    since 0.11.
+    """
+    capability = deployment.gpu.compute_capability or ""
+    if capability.startswith("10."):
+        return 256
+    stated = re.match(r"v?(\d+)\.(\d+)", deployment.engine_version or "")
+    recent = stated is None or (int(stated[1]), int(stated[2])) >= _TRITON_MXFP4_FROM
+    return 64 if capability.startswith("9.") and recent else 128
+
+
 def _adjusted(model: Model, settings: VllmSettings) -> VllmSettings:
     """Settings that vLLM changes by itself: on CPU, MLA models prefill whole and cache no prefixes."""
     if settings.is_cpu and any(isinstance(memory, Latent) for memory, _ in model.kept):
@@ -281,7 +351,7 @@ def _notes(model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...])
             f"{len(spared)} of {len(model.layers)} layers stay in 16 bits: vLLM never stores the first and the last "
             f"two as {kv.name}."
         )
-    if any(spec.kind == "sliding" for group in groups for spec, _ in group.parts):
+    if settings.in_flight_tokens and any(spec.kind == "sliding" for group in groups for spec, _ in group.parts):
         notes.append(
             f"Windows also hold the {settings.in_flight_tokens:,} tokens that may be in flight; while decoding, a "
             "request holds fewer blocks than this."

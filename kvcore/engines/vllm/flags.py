@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from kvcore.deployment import Request
 from kvcore.engines.base import Option, longest_request, own_values
-from kvcore.engines.vllm.settings import VERSION, VllmSettings, release
-from kvcore.errors import EngineError
+from kvcore.engines.releases import followed, release
+from kvcore.engines.vllm.settings import CPU_VERSION, V1_ONLY_FROM, VERSION, VllmSettings, has_small_defaults
 from kvcore.model.model import Model
 from kvcore.ranks.parts import prediction_head
 
@@ -59,7 +61,6 @@ OPTIONS = (
         flag="--num-gpu-blocks-override", field="num_gpu_blocks_override", kind="integer", help="blocks of the pool"
     ),
 )
-_OLDEST = (0, 4)
 
 
 def make_settings(model: Model, asked: Request) -> VllmSettings:
@@ -68,23 +69,36 @@ def make_settings(model: Model, asked: Request) -> VllmSettings:
     chosen = own_values("vllm", OPTIONS, asked)
     if asked.draft is not None and asked.draft.own:
         chosen = {"mtp_layers": _own_layers(model)} | chosen
+    version = check_version(asked.engine_version or (VERSION if asked.platform == "cuda" else CPU_VERSION))
+    found = release(version)
     gpu = asked.gpu
     if gpu is not None and asked.platform == "cuda":
         chosen["gpu_bytes"] = gpu.memory_bytes
         chosen["compute_capability"] = _capability(gpu.compute_capability)
-        # By the name that the driver reports, as vLLM itself does.
-        chosen["few_batched_tokens"] = "a100" in gpu.id or gpu.id.startswith(("dgx-spark", "gb10"))
-    version = asked.engine_version or (VERSION if asked.platform == "cuda" else "0.32.0")
+        chosen["small_defaults"] = has_small_defaults(gpu, version)
+    if found < V1_ONLY_FROM:
+        chosen["pictures"] = pictures = _pictures(model)
+        # Before Ampere the newer core did not serve at first, nor bitsandbytes' formats nor cross attention.
+        old = chosen.get("compute_capability", 9.0) < 8 or asked.weight_format == "bnb4" or pictures == "cross"
+        chosen["needs_older_core"] = old
     return VllmSettings(
         max_model_len=length,
         kv_cache_dtype=asked.kv_dtype,
         tensor_parallel_size=asked.tp,
         pipeline_parallel_size=asked.pp,
         decode_context_parallel_size=asked.dcp,
+        max_num_seqs=asked.max_num_seqs,
         platform=asked.platform,
-        version=check_version(version),
+        version=version,
         **chosen,
     )
+
+
+def _pictures(model: Model) -> Literal["none", "tokens", "cross"]:
+    from kvcore.planning.overhead_tower import tower
+
+    made = tower(model)
+    return "none" if made is None else "cross" if made.crosses else "tokens"
 
 
 def _own_layers(model: Model) -> int:
@@ -94,10 +108,8 @@ def _own_layers(model: Model) -> int:
 
 
 def check_version(version: str) -> str:
-    """The same version; EngineError when it is not one, or older than the rules that are followed."""
-    if release(version) < _OLDEST:
-        raise EngineError(f"vllm: the rules of {version} are not followed; 0.4 and newer are")
-    return version.removeprefix("v")
+    """The version without its `v`; EngineError when it is not one, or older than the rules that are followed."""
+    return followed("vllm", version, "0.4 and newer", first=(0, 4))
 
 
 def _capability(text: str | float | None) -> float:

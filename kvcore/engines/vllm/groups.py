@@ -36,7 +36,7 @@ def block_groups(placed: tuple[Placed, ...], settings: VllmSettings) -> tuple[Bl
     """The groups of all layers of a model; EngineError where vLLM cannot bring their pages to one size."""
     if not placed:
         return ()
-    if settings.disable_hybrid_kv_cache_manager:
+    if settings.windows_are_whole:
         placed = _promote(placed)
     if len({(spec.family, spec.block_size) for spec, _ in placed}) == 1:
         return (BlockGroup(parts=placed),)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from kvcore.engines.releases import release
 from kvcore.engines.vllm.groups import BlockGroup
-from kvcore.engines.vllm.settings import PACKED_DENSELY, SLOTS_BY_SIZE, VllmSettings, release
+from kvcore.engines.vllm.settings import PACKED_DENSELY, SLOTS_BY_SIZE, VllmSettings
 from kvcore.engines.vllm.specs import Placed, Spec, block_size, memory_layers, resolve_format
 from kvcore.formats import KVFormat
 from kvcore.model.memories import Indexer, Latent, Memory, State

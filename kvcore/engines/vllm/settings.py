@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kvcore.engines.base import check_whole
+from kvcore.engines.releases import is_among, release
 from kvcore.errors import EngineError
+from kvcore.hardware.gpus import Accelerator
 from kvcore.hardware.systems import MAX_GPUS
 from kvcore.units import GIB, MAX_TOKENS, check_tokens
 
 VERSION = "0.33.0"
-# What changed between releases, read in each release's own v1/kv_cache_interface.py and v1/core/kv_cache_utils.py: the
-# line "GPU KV cache size" counts all groups, DeepSeek-V4's pages get slots of their size and later none at all, windows
-# hold what all batches in flight may bring and not one batch, size and concurrency share a line, the check at the start
-# leaves out the block that is never handed out (the null block), a CPU is called one.
+# The newest release with wheels for CPUs.
+CPU_VERSION = "0.32.0"
+# What changed between releases, read in each release's own v1/kv_cache_interface.py and v1/core/kv_cache_utils.py:
+# windows beside full attention get blocks of their own (unify_hybrid_kv_cache_specs became an option), the line "GPU
+# KV cache size" counts all groups, DeepSeek-V4's pages get slots of their size and later none at all, windows hold what
+# all batches in flight may bring and not one batch, size and concurrency share a line, the check at the start leaves
+# out the block that is never handed out (the null block), a CPU is called one.
+HYBRID_MANAGER = (0, 9, 1)
 ALL_GROUPS_LOGGED = (0, 21)
 SLOTS_BY_SIZE = (0, 23)
 ALL_BATCHES_HELD = (0, 26)
@@ -24,6 +28,13 @@ PACKED_DENSELY = (0, 27)
 ONE_LINE_LOGGED = (0, 28)
 NULL_BLOCK_LEFT_OUT = (0, 29)
 CPU_NAMED = (0, 30)
+# From this release vLLM has its second engine core ("V1") by default, and by it alone from 0.11 (envs.py, VLLM_USE_V1).
+V1_FROM, V1_ONLY_FROM = (0, 8), (0, 11)
+# The newer core's tokens of a step are no more than all sequences can bring from here on (arg_utils.py).
+_TOKENS_WITHIN_REQUESTS = (0, 11, 1)
+# The older core prefilled longer contexts than this in chunks by itself, of so many tokens (engine/arg_utils.py and
+# config.py); models that read pictures it never did, and gave steps of at least so many tokens.
+V0_CHUNKS_ABOVE, V0_SEQUENCES, V0_TOKENS_AT_LEAST = 32_768, 256, 2048
 _BOUNDS = {
     "tensor_parallel_size": (1, MAX_GPUS), "pipeline_parallel_size": (1, MAX_GPUS),
     "decode_context_parallel_size": (1, MAX_GPUS),
@@ -32,23 +43,61 @@ _BOUNDS = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=256)
-def release(version: str) -> tuple[int, int]:
-    """The first two numbers of a version such as 0.33.0, v0.23.1rc1 or 0.9; EngineError for anything else."""
-    found = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:(?:[.+-]|rc|dev|post|a\d|b\d)[.\w+-]{0,40})?", version)
-    if not found:
-        raise EngineError(f"vllm: {version[:20]!r} is not a version such as {VERSION}")
-    return int(found[1]), int(found[2])
+class BatchDefaults(NamedTuple):
+    """max_num_batched_tokens and max_num_seqs of `vllm serve` on devices of `gib` GiB and more."""
+
+    gib: int
+    tokens: int
+    sequences: int
+
+
+_SMALLEST = BatchDefaults(0, 2048, 256)
+_LARGE = BatchDefaults(70, 8192, 1024)
+_LARGEST = BatchDefaults(160, 16_384, 1024)
+# By the release from which they hold, the newest first, each the largest first (engine/arg_utils.py:
+# _set_default_args_v1, from 0.11.1 on get_batch_defaults, of every release on PyPI). The driver reports an "80 GB" card
+# as a little less than 80 GiB; vLLM draws its line at 70.
+_BATCH_DEFAULTS: tuple[tuple[tuple[int, ...], tuple[BatchDefaults, ...]], ...] = (
+    ((0, 28), (_LARGEST, _LARGE, _SMALLEST)),
+    ((0, 8, 4), (_LARGE, _SMALLEST)),
+    ((0, 0), (_LARGE, BatchDefaults(0, 2048, 1024))),
+)
+# From here on the defaults of a CPU are those of one rank times the ranks.
+_CPU_RANKS_COUNTED = (0, 10)
+# The same of the older core: tokens of a chunk, and the least of a step of models that read pictures (config.py).
+_V0_CHUNKS: tuple[tuple[tuple[int, ...], int], ...] = (((0, 6, 5), 2048), ((0, 5, 3), 512), ((0, 0), 0))
+_V0_PICTURES: tuple[tuple[tuple[int, ...], int], ...] = (((0, 6, 3), 5120), ((0, 6), 4096), ((0, 0), 2048))
+# gpu_memory_utilization (config/cache.py).
+_UTILIZATION: tuple[tuple[tuple[int, ...], float], ...] = (((0, 20), 0.92), ((0, 0), 0.9))
+
+
+def batch_defaults(version: str) -> tuple[BatchDefaults, ...]:
+    """What `vllm serve` gives devices by their memory in this release, the largest first."""
+    return next(rows for first, rows in _BATCH_DEFAULTS if release(version) >= first)
+
+
+def has_small_defaults(gpu: Accelerator, version: str | None) -> bool:
+    """Whether this release gives the device the smallest batch whatever its memory (data/HARDWARE.md)."""
+    among = gpu.vllm_small_defaults
+    return among is not None and is_among(release(version or VERSION), among)
+
+
+def default_utilization(version: str | None) -> float:
+    """gpu_memory_utilization where nobody says; None is the newest release that is followed."""
+    found = release(version or VERSION)
+    return next(share for first, share in _UTILIZATION if found >= first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
-    """vLLM's own flags under their own names, with the facts about the device that its defaults depend on.
+    """vLLM's own flags under their own names, with the facts about device and model that its defaults depend on.
 
-    `gpu_bytes` and `compute_capability` describe one device (an H100 unless said); `few_batched_tokens` is true of an
-    A100 and a GB10, which have the memory of the larger class and the smaller class's default. `mtp_layers` are layers
-    of a multi-token-prediction head that speculation adds. On a CPU with AVX-512 BF16 (`cpu_avx512_bf16`)
-    vLLM keeps recurrent states in fp32. None means vLLM's own default.
+    `gpu_bytes` and `compute_capability` describe one device (an H100 unless said); `small_defaults` is true of devices
+    that have the memory of a larger class and the smallest's defaults. `needs_older_core`: GPU, weight format or model
+    is one that the core named "V1" did not serve at first; `pictures`: how the model reads them, as tokens or by cross
+    attention. Both matter before 0.11 alone. `mtp_layers` are layers of a multi-token-prediction head that speculation
+    adds. On a CPU with AVX-512 BF16 (`cpu_avx512_bf16`) vLLM keeps recurrent states in fp32. None means vLLM's own
+    default.
     """
 
     max_model_len: int
@@ -58,6 +107,7 @@ class VllmSettings:
     decode_context_parallel_size: int = 1
     block_size: int | None = None
     max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
     enable_prefix_caching: bool = True
     disable_hybrid_kv_cache_manager: bool = False
     async_scheduling: bool = True
@@ -68,7 +118,9 @@ class VllmSettings:
     cpu_avx512_bf16: bool = True
     gpu_bytes: int = 80 * GIB
     compute_capability: float = 9.0
-    few_batched_tokens: bool = False
+    small_defaults: bool = False
+    needs_older_core: bool = False
+    pictures: Literal["none", "tokens", "cross"] = "none"
     version: str = VERSION
 
     def __post_init__(self) -> None:
@@ -87,23 +139,78 @@ class VllmSettings:
         return self.platform == "cpu"
 
     @property
+    def older_core(self) -> bool:
+        """Whether the engine core before "V1" runs."""
+        found = release(self.version)
+        return found < V1_FROM or (found < V1_ONLY_FROM and self.needs_older_core)
+
+    @property
+    def windows_are_whole(self) -> bool:
+        """Whether windows beside full attention get blocks for every token: without the hybrid cache manager."""
+        return self.disable_hybrid_kv_cache_manager or release(self.version) < HYBRID_MANAGER
+
+    @property
     def batched_tokens(self) -> int:
-        """max_num_batched_tokens as `vllm serve` defaults it (0.33, engine/arg_utils.py): by the GPU's memory."""
+        """max_num_batched_tokens: as asked for, else as `vllm serve` of this release defaults it."""
         if self.max_num_batched_tokens is not None:
             return self.max_num_batched_tokens
-        if self.is_cpu:
-            return 2048
-        if self.gpu_bytes >= 160 * GIB:
-            return 16_384
-        # The driver reports an "80 GB" card as a little less than 80 GiB; vLLM draws its line at 70.
-        return 8192 if self.gpu_bytes >= 70 * GIB and not self.few_batched_tokens else 2048
+        if self.older_core:
+            return self._older_tokens()
+        tokens, sequences = self._defaults()
+        if release(self.version) >= _TOKENS_WITHIN_REQUESTS:
+            return min(tokens, (self.max_num_seqs or sequences) * self.max_model_len)
+        return tokens
+
+    @property
+    def sequences(self) -> int:
+        """max_num_seqs: as asked for, else the release's default, of which each has a token in a step."""
+        if self.max_num_seqs is not None:
+            return self.max_num_seqs
+        return min(V0_SEQUENCES if self.older_core else self._defaults()[1], self.batched_tokens)
+
+    @property
+    def has_larger_defaults(self) -> bool:
+        """Whether the newer core gives this device a larger batch than the smallest devices."""
+        return not (self.older_core or self.is_cpu) and self._row().gib > 0
+
+    def _row(self) -> BatchDefaults:
+        rows = batch_defaults(self.version)
+        return rows[-1] if self.small_defaults else next(row for row in rows if self.gpu_bytes >= row.gib * GIB)
+
+    def _defaults(self) -> tuple[int, int]:
+        """Tokens and sequences of the newer core by the device alone."""
+        if not self.is_cpu:
+            return self._row()[1:]
+        ranks = self.tensor_parallel_size * self.pipeline_parallel_size
+        return (2048 * ranks, 128 * ranks) if release(self.version) >= _CPU_RANKS_COUNTED else (2048, 32)
+
+    @property
+    def chunks_by_itself(self) -> bool:
+        """Whether the older core prefills in chunks without being asked to: long contexts of text only."""
+        long = self.max_num_batched_tokens is None and self.max_model_len > V0_CHUNKS_ABOVE
+        return self.older_core and long and self.pictures == "none" and self._chunk > 0
+
+    @property
+    def _chunk(self) -> int:
+        return next(tokens for first, tokens in _V0_CHUNKS if release(self.version) >= first)
+
+    def _older_tokens(self) -> int:
+        if self.chunks_by_itself:
+            return self._chunk
+        least = V0_TOKENS_AT_LEAST
+        if self.pictures != "none":
+            least = next(tokens for first, tokens in _V0_PICTURES if release(self.version) >= first)
+        return max(self.max_model_len, least)
 
     @property
     def in_flight_tokens(self) -> int:
         """Tokens that may be scheduled before a window's blocks are freed: batches in flight × batched tokens.
 
-        Before 0.26 vLLM counted one batch, however many were in flight.
+        Before 0.26 vLLM counted one batch, however many were in flight; the older core used the window's own blocks
+        again (core/block_manager.py).
         """
+        if self.older_core:
+            return 0
         if self.is_cpu or release(self.version) < ALL_BATCHES_HELD:
             return self.batched_tokens
         batches = self.pipeline_parallel_size + (1 if self.async_scheduling else 0)

@@ -10,13 +10,13 @@ from typing import Any
 from kvcore.deployment import Deployment, Split, read_split
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
-from kvcore.plan.answers import first_split, least_utilization, longest_context
-from kvcore.plan.grid import Grid, grid
-from kvcore.plan.plan import Plan, make_plan
-from kvcore.plan.pools import usable_share
-from kvcore.plan.shards import Shard, shards
-from kvcore.plan.sharing import batched_tokens
-from kvcore.plan.sweep import sequences
+from kvcore.planning.answers import first_split, least_utilization, longest_context
+from kvcore.planning.grid import Grid, grid
+from kvcore.planning.plan import Plan, make_plan
+from kvcore.planning.pools import usable_share
+from kvcore.planning.shards import Shard, shards
+from kvcore.planning.sharing import batched_tokens
+from kvcore.planning.sweep import sequences
 from kvcore.scenario.concurrency import AUTO, ConcurrencyOptions, deployment
 from kvcore.scenario.scenario import Scenario
 from pages.ui.concurrency import grid as plan_grid

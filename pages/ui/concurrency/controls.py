@@ -9,8 +9,8 @@ from kvcore.engines.registry import NAMES
 from kvcore.hardware.systems import system, systems
 from kvcore.model import Model
 from kvcore.model.weight_formats import WEIGHT_FORMATS
-from kvcore.plan.pools import has_share
-from kvcore.plan.shards import Shard
+from kvcore.planning.pools import has_share
+from kvcore.planning.shards import Shard
 from kvcore.scenario.concurrency import AUTO
 from kvcore.sources import catalogue
 from pages.ui import scenario, widgets

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvcore.plan.ends import Ends
+from kvcore.terms import Range
 from kvcore.units import format_tokens
 from pages.ui.concurrency import words
 from pages.ui.lines import BESIDE, LineEnd, names_beside
@@ -26,7 +26,7 @@ class Curve:
     """Requests at once at each context; the plan's own line is `main`."""
 
     name: str
-    most: Sequence[Ends[int]]
+    most: Sequence[Range[int]]
     main: bool = False
 
 

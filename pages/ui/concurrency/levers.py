@@ -13,13 +13,13 @@ import streamlit as st
 from kvcore.deployment import Deployment
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
-from kvcore.plan.changes import MOST_UTILIZATION, Kind
-from kvcore.plan.pools import has_share, usable_share
-from kvcore.plan.remedies import remedies, shortfall
-from kvcore.plan.sharing import SLOTS
-from kvcore.plan.sweep import LEVERS, Point, sweep
-from kvcore.plan.traffic import Traffic
-from kvcore.plan.whatif import WhatIf, whatifs
+from kvcore.planning.changes import MOST_UTILIZATION, Kind
+from kvcore.planning.pools import has_share, usable_share
+from kvcore.planning.remedies import remedies, shortfall
+from kvcore.planning.sharing import SLOTS
+from kvcore.planning.sweep import LEVERS, Point, sweep
+from kvcore.planning.traffic import Traffic
+from kvcore.planning.whatif import WhatIf, whatifs
 from kvcore.scenario.concurrency import CONTEXT, MAX_CURVES
 from kvcore.units import format_bytes
 from pages.ui import theme, widgets

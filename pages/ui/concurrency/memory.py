@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from kvcore.plan.plan import Plan
-from kvcore.plan.pools import Pool
+from kvcore.planning.plan import Plan
+from kvcore.planning.pools import Pool
 from kvcore.units import GIB, format_bytes
 from pages.ui.text import in_chart
 from pages.ui.theme import FONT_SIZE, Chart, Palette, figure

@@ -9,9 +9,9 @@ import streamlit as st
 from kvcore.deployment import Deployment
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
-from kvcore.plan.offload import Offload, host_memory_text, offload
-from kvcore.plan.presets import Preset, presets
-from kvcore.plan.traffic import Active, Expected, Fit, Traffic, active_requests, expected
+from kvcore.planning.offload import Offload, host_memory_text, offload
+from kvcore.planning.presets import Preset, presets
+from kvcore.planning.traffic import Active, Expected, Fit, Traffic, active_requests, expected
 from kvcore.scenario.concurrency import ConcurrencyOptions
 from kvcore.units import GIB, format_bytes
 from pages.ui import scenario, widgets

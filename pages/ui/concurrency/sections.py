@@ -15,15 +15,15 @@ from kvcore.engines.registry import NAMES, engine
 from kvcore.errors import KVCoreError
 from kvcore.hardware.prices import hourly
 from kvcore.model import Model
-from kvcore.plan.basis import basis
-from kvcore.plan.bindings import beside_stated_pool
-from kvcore.plan.ends import Ends
-from kvcore.plan.grid import Grid
-from kvcore.plan.launch import Command, launch
-from kvcore.plan.recommend import Recommendation, recommend
-from kvcore.plan.shards import check
-from kvcore.plan.sweep import sequences
+from kvcore.planning.basis import basis
+from kvcore.planning.bindings import beside_stated_pool
+from kvcore.planning.grid import Grid
+from kvcore.planning.launch import Command, launch
+from kvcore.planning.recommend import Recommendation, recommend
+from kvcore.planning.shards import check
+from kvcore.planning.sweep import sequences
 from kvcore.scenario.concurrency import AUTO
+from kvcore.terms import Range
 from kvcore.units import GIB, MAX_BATCH, MAX_TOKENS, format_bytes, format_tokens
 from pages.ui import state, theme, widgets
 from pages.ui.concurrency import address, grid, words
@@ -83,7 +83,7 @@ def _requests_line(case: Case) -> str:
     return said
 
 
-def _longest(longest: Ends[int]) -> str:
+def _longest(longest: Range[int]) -> str:
     return "any length" if longest.low >= MAX_TOKENS else words.span(longest)
 
 
@@ -293,7 +293,7 @@ def _table(case: Case, found: Grid) -> list[list[str]]:
     ]
 
 
-def _fits(users: int, ends: Ends[int]) -> str:
+def _fits(users: int, ends: Range[int]) -> str:
     return f"{users:,} {words.verdict(users, ends)}"
 
 

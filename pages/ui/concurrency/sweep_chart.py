@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvcore.plan.ends import Ends
+from kvcore.terms import Range
 from pages.ui.concurrency import words
 from pages.ui.size.words import plural
 from pages.ui.text import in_chart
@@ -27,7 +27,7 @@ class Bar:
     """A value that has an answer: its name and requests at once, low to high; `now` is the plan's own."""
 
     name: str
-    most: Ends[int]
+    most: Range[int]
     now: bool
 
 

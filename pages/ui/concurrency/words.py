@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
-from kvcore.plan.ends import Ends
-from kvcore.plan.plan import Plan
+from kvcore.planning.plan import Plan
+from kvcore.terms import Range
 from kvcore.units import GIB, format_bytes, format_tokens
 from pages.ui.size.words import ENGINES, plural
 from pages.ui.text import plain
@@ -20,12 +20,12 @@ BINDS = {
 }  # fmt: skip
 
 
-def span(ends: Ends[int]) -> str:
+def span(ends: Range[int]) -> str:
     """A range of counts: `41–43`, `42` where both ends are the same."""
     return f"{ends.low:,}" if ends.low == ends.high else f"{ends.low:,}–{ends.high:,}"
 
 
-def to(ends: Ends[int]) -> str:
+def to(ends: Range[int]) -> str:
     """The same in a sentence: `41 to 43`."""
     return span(ends).replace("–", " to ")
 
@@ -56,7 +56,7 @@ def tokens(count: int) -> str:
     return f"{format_tokens(count)} {'token' if count == 1 else 'tokens'}"
 
 
-def span_bytes(ends: Ends[int], digits: int = 1) -> str:
+def span_bytes(ends: Range[int], digits: int = 1) -> str:
     """A range of bytes in one unit: `51.2–54.1 GiB`."""
     low, high = (max(0, value) for value in (ends.low, ends.high))
     if format_bytes(low, digits) == format_bytes(high, digits):
@@ -146,7 +146,7 @@ FITS, MAY_FIT, NOT_FIT = "fits", "may fit, or not", "does not fit"
 _MANY = {FITS: "fit", MAY_FIT: "may fit, or not", NOT_FIT: "do not fit"}
 
 
-def verdict(users: int, ends: Ends[int]) -> str:
+def verdict(users: int, ends: Range[int]) -> str:
     """`fit`, `may fit, or not` or `do not fit`, and with `s` for one: the same three words everywhere."""
     state = FITS if users <= ends.low else MAY_FIT if users <= ends.high else NOT_FIT
     return state if users == 1 else _MANY[state]
@@ -236,7 +236,7 @@ def memory_title(plan: Plan, missing: int, used: int) -> str:
     return f"{who} {take} {format_bytes(used, 1)} of each GPU, {share:.0%} of what is surely there for the cache"
 
 
-def grid_title(plan: Plan, half: Ends[int] | None) -> str:
+def grid_title(plan: Plan, half: Range[int] | None) -> str:
     """The heat map's title: what half the context would buy."""
     if plan.requests is None or half is None or plan.requests.low == 0:
         return "Users against context"

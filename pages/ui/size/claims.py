@@ -8,7 +8,7 @@ from kvcore.errors import ConfigError
 from kvcore.model import Model
 from kvcore.model.weight_formats import weights_bytes
 from kvcore.scenario.scenario import Scenario
-from kvcore.size import bytes_per_token, resident_bytes
+from kvcore.sizing import bytes_per_token, resident_bytes
 from kvcore.sources import catalogue
 from kvcore.units import GB, format_bytes
 from kvcore.variants.variants import variant

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvcore.scenario.scenario import Scenario
-from kvcore.size import bytes_per_token, resident_bytes
+from kvcore.sizing import bytes_per_token, resident_bytes
 from kvcore.sources import catalogue
 from kvcore.units import format_bytes
 from pages.ui.size.claims import DEEPSEEK_67B, DEEPSEEK_V2, LLAMA_13B, LLAMA_70B, MISTRAL_7B

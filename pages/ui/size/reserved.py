@@ -15,9 +15,9 @@ from kvcore.errors import KVCoreError
 from kvcore.formats import KVFormat
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Model
-from kvcore.plan.launch import Command, launch
+from kvcore.planning.launch import Command, launch
 from kvcore.scenario.scenario import Scenario
-from kvcore.size import SizeResult, resident_bytes
+from kvcore.sizing import SizeResult, resident_bytes
 from kvcore.units import format_bytes, parse_bytes
 from pages.ui import scenario as controls
 from pages.ui import widgets

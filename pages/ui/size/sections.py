@@ -15,7 +15,7 @@ from kvcore.hardware.gpus import capacity_lines
 from kvcore.model import Model
 from kvcore.model.weight_formats import weights_bytes
 from kvcore.scenario.scenario import MAX_COMPARED, Scenario
-from kvcore.size import SizeResult, Step, bytes_per_token, curve, max_tokens, projections, resident_bytes, token_steps
+from kvcore.sizing import SizeResult, Step, bytes_per_token, curve, max_tokens, projections, resident_bytes, token_steps
 from kvcore.units import GIB, format_bytes, parse_bytes
 from pages.ui import models, state, theme
 from pages.ui.lines import Line, growth_chart

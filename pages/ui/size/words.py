@@ -11,7 +11,7 @@ from kvcore.formats import KVFormat
 from kvcore.hardware.gpus import Accelerator
 from kvcore.model import Attention, CrossAttention, Indexer, Latent, Memory, Model, NoMemory, SharedCache, State
 from kvcore.scenario.scenario import Scenario
-from kvcore.size import SizeResult, growth_laws, resident_bytes
+from kvcore.sizing import SizeResult, growth_laws, resident_bytes
 from kvcore.units import format_bytes, format_tokens
 from pages.ui.models import Chosen
 from pages.ui.text import plain, tidy_name

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvcore.hardware.gpus import CapacityLine
-from kvcore.size import curve
+from kvcore.sizing import curve
 from kvcore.units import GIB, MAX_TOKENS, format_bytes, format_tokens
 from kvcore.variants.ladder import Rung
 from pages.ui import lines as charts

@@ -10,7 +10,7 @@ from kvcore.formats import KVFormat
 from kvcore.model import Model
 from kvcore.scenario.scenario import Scenario
 from kvcore.scenario.variants import VariantOptions
-from kvcore.size import bytes_per_token, resident_bytes, state_bytes
+from kvcore.sizing import bytes_per_token, resident_bytes, state_bytes
 from kvcore.sources import catalogue
 from kvcore.units import GB, GIB, format_bytes
 from kvcore.variants.ladder import SHIPPED, build

@@ -13,7 +13,7 @@ from kvcore.formats import KV_FORMATS, KVFormat
 from kvcore.hardware.gpus import capacity_lines
 from kvcore.scenario.scenario import DEFAULT_MODEL, MAX_COMPARED, Scenario
 from kvcore.scenario.variants import TRENDS, VariantOptions
-from kvcore.size import bytes_per_token
+from kvcore.sizing import bytes_per_token
 from kvcore.units import format_bytes
 from kvcore.variants import trend as over_time
 from kvcore.variants.compare import Comparison, compare

@@ -6,7 +6,7 @@ import streamlit as st
 
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import CapacityLine
-from kvcore.plan.room import Room, room
+from kvcore.planning.room import Room, room
 from kvcore.scenario.scenario import Scenario
 from kvcore.scenario.variants import VariantOptions
 from kvcore.timing import Bound

@@ -1,0 +1,224 @@
+"""What each GPU has left for the cache: the engine's own rule, with weights taken off and overheads as a range.
+
+Sources: vLLM 0.33, v1/worker/utils.py (request_memory) and gpu_worker.py; SGLang 0.5.23, arg_groups/memory_hook.py and
+mem_cache/kv_cache_configurator.py; TensorRT-LLM 1.4, KvCacheConfig.free_gpu_memory_fraction. llama.cpp, Ollama and
+transformers have no share: the cache may have all that is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil
+
+from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
+from kvcore.engines.sglang import SGLANG
+from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
+from kvcore.engines.tensorrt_llm.settings import FREE_GPU_MEMORY_FRACTION
+from kvcore.engines.vllm.settings import default_utilization
+from kvcore.errors import PlanError
+from kvcore.hardware.gpus import Accelerator, accelerator
+from kvcore.model.model import Model
+from kvcore.planning.overheads import Overheads, overheads
+from kvcore.ranks.speculation import speculator_bytes, with_speculator
+from kvcore.ranks.weights import RankWeights, rank_weights
+from kvcore.terms import Range, Term
+
+_SGLANG_STANDALONE, _SGLANG_HEAD = 6 * 1024, 2 * 1024
+NO_OVERHEADS = Overheads(parts=(), total=Range.exactly(0), notes=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The memory of one GPU of a pipeline stage: the fullest rank of it. `gpus` look like this, over all replicas.
+
+    `usable_bytes` is what the engine's share lets it have; `kv_bytes` is low where the overheads are high, and may be
+    negative: nothing fits then. `left_bytes` of `total_bytes` are left to the system. `drafted` is the part of the
+    weights that proposes tokens ahead, its name and its bytes, ("", 0) where this stage has none.
+    """
+
+    stage: int
+    gpus: int
+    total_bytes: int
+    usable_bytes: int
+    weights_bytes: int
+    overheads: Overheads
+    kv_bytes: Range[int]
+    left_bytes: int
+    terms: tuple[Term, ...]
+    drafted: tuple[str, int] = ("", 0)
+
+
+def pools(
+    model: Model,
+    deployment: Deployment,
+    *,
+    loaded: tuple[RankWeights, ...] | None = None,
+    share: float | None = None,
+) -> tuple[Pool, ...]:
+    """One pool for each pipeline stage. Where `kv_bytes` was stated it is the pool, and nothing is estimated.
+
+    `loaded` are the weights of each stage and `share` is usable_share, where they are already there.
+    Raises PlanError where the weights are not known and no pool was stated, EngineError as the engine's settings do.
+    """
+    if loaded is None:
+        loaded = loaded_weights(model, deployment)
+    if deployment.kv_bytes is not None:
+        return _stated(deployment, deployment.kv_bytes, loaded)
+    check_known(model, deployment, loaded)
+    if share is None:
+        share = usable_share(model, deployment)
+    return tuple(_pool(deployment, share, weights, overheads(model, deployment, weights, share)) for weights in loaded)
+
+
+def check_known(model: Model, deployment: Deployment, loaded: tuple[RankWeights, ...]) -> None:
+    """PlanError where the weights are not known and no pool was stated."""
+    if not loaded and deployment.kv_bytes is None:
+        raise PlanError(
+            f"{model.name}: how much its weights take is not known from its configuration; state the memory that is "
+            "left for the cache, as an engine's log prints it"
+        )
+
+
+def loaded_weights(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
+    """The weights of each stage: the same whatever the context, the size of the GPU or the share of its memory."""
+    gpu = _of_class(deployment.gpu.compute_capability)
+    return _loaded(model, replace(deployment, context=1, gpu=gpu, utilization=None, kv_bytes=None))
+
+
+@lru_cache(maxsize=64)
+def _of_class(compute_capability: str | None) -> Accelerator:
+    """One accelerator for all that have the same kernels: these pad weights differently, whatever the memory."""
+    return replace(accelerator("h100-sxm"), compute_capability=compute_capability)
+
+
+@lru_cache(maxsize=1024)
+def _loaded(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
+    chosen = engine(deployment.engine)
+    return with_speculator(rank_weights(model, deployment, chosen), model, deployment, chosen)
+
+
+def usable_share(model: Model, deployment: Deployment) -> float:
+    """The fraction that the engine takes: as asked for, else its own default; 1 where it has none.
+
+    Of a device's total memory in vLLM and SGLang, of what is free after weights and activations in TensorRT-LLM.
+    """
+    if deployment.engine == "sglang":
+        settings = SGLANG.settings(model, deployment.at(max(1, deployment.context)))
+        found = mem_fraction_static(model, settings)
+        if deployment.draft is None or settings.mem_fraction_static is not None:
+            return found
+        # What it keeps off for a draft and its graphs (server_args.py, 0.5.23): in MiB, by who proposes.
+        more = _SGLANG_STANDALONE if deployment.draft.standalone else _SGLANG_HEAD
+        kept: float = reserved_mib(model, settings) + more
+        return float(round((settings.gpu_mib - kept) / settings.gpu_mib, 3))
+    if deployment.engine == "tensorrt-llm":
+        options = dict(deployment.options)
+        stated = options.get("free_gpu_memory_fraction") or deployment.utilization
+        return float(stated or FREE_GPU_MEMORY_FRACTION)
+    if deployment.engine != "vllm":
+        return 1.0
+    return deployment.utilization or default_utilization(deployment.engine_version)
+
+
+def has_share(engine: str) -> bool:
+    """Whether the engine has a fraction of memory that a user sets."""
+    return engine in ("vllm", "sglang", "tensorrt-llm")
+
+
+def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ...]) -> tuple[Pool, ...]:
+    """Pools as somebody read them off a log: the same on every rank."""
+    total = deployment.gpu.memory_bytes
+    term = Term(name="memory for the cache", formula=f"stated: {kv_bytes:,} B", value=kv_bytes, unit="B")
+    return tuple(
+        Pool(
+            stage=stage,
+            gpus=deployment.tp * deployment.dp,
+            total_bytes=total,
+            usable_bytes=total,
+            weights_bytes=loaded[stage].bytes if stage < len(loaded) else 0,
+            drafted=speculator_bytes(loaded[stage]) if stage < len(loaded) else ("", 0),
+            overheads=NO_OVERHEADS,
+            kv_bytes=Range.exactly(kv_bytes),
+            left_bytes=0,
+            terms=(term,),
+        )
+        for stage in range(max(deployment.pp, len(loaded)))
+    )
+
+
+def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, over: Range[int]) -> Range[int]:
+    """The pool on one GPU of a stage: low where the overheads (in all) are high; negative where nothing is left."""
+    total = deployment.gpu.memory_bytes
+    if deployment.engine == "tensorrt-llm":
+        exact = Fraction(str(share))
+        return (total - weights.bytes - over).map(lambda free: _part(free, exact))
+    return _usable(deployment, share) - weights.bytes - over
+
+
+def _usable(deployment: Deployment, share: float) -> int:
+    """The engine's share of the device, rounded up as vLLM does; TensorRT-LLM's is taken later, of what is free."""
+    total = deployment.gpu.memory_bytes
+    if share == 1 or deployment.engine == "tensorrt-llm":
+        return total
+    return _rounded_up(total, share)
+
+
+@lru_cache(maxsize=1024)
+def _rounded_up(total: int, share: float) -> int:
+    return ceil(total * Fraction(str(share)))
+
+
+def _pool(deployment: Deployment, share: float, weights: RankWeights, over: Overheads) -> Pool:
+    total, usable = deployment.gpu.memory_bytes, _usable(deployment, share)
+    kv = left_for_cache(deployment, share, weights, over.total)
+    if usable == total:
+        first = Term(name="memory of the GPU", formula=f"{total:,} B", value=total, unit="B")
+    else:
+        text = f"{total:,} B × {share:g} = {usable:,} B"
+        first = Term(name="share of the GPU", formula=text, value=usable, unit="B")
+    drafted = speculator_bytes(weights)
+    loaded = [("weights", weights.formula, weights.bytes - drafted[1])]
+    loaded += [(f"weights of the {drafted[0]}", weights.drafted, drafted[1])] if drafted[1] else []
+    taken = tuple(
+        Term(name=name, formula=text, value=size, unit="B", knowledge=weights.knowledge) for name, text, size in loaded
+    )
+    parts = tuple(
+        Term(
+            name=part.name,
+            formula=f"{part.formula} ({part.bytes.low:,} … {part.bytes.high:,} B)",
+            value=part.bytes.best,
+            unit="B",
+            knowledge="estimated",
+        )
+        for part in over.parts
+    )
+    return Pool(
+        stage=weights.stage,
+        gpus=deployment.tp * deployment.dp,
+        total_bytes=total,
+        usable_bytes=usable,
+        weights_bytes=weights.bytes,
+        overheads=over,
+        kv_bytes=kv,
+        left_bytes=total - usable if usable < total else max(0, total - weights.bytes - over.total.high - kv.low),
+        drafted=drafted,
+        terms=(first, *taken, *parts, _left_term(deployment, share, usable, weights, over, kv)),
+    )
+
+
+def _part(free: int, share: Fraction) -> int:
+    """A share of what is free; what is short is short whole."""
+    return int(free * share) if free > 0 else free
+
+
+def _left_term(
+    deployment: Deployment, share: float, usable: int, weights: RankWeights, over: Overheads, kv: Range[int]
+) -> Term:
+    text = f"{usable:,} − {weights.bytes:,} − {over.total.high:,} B"
+    if deployment.engine == "tensorrt-llm":
+        text = f"({text}) × {share:g}"
+    text += f" = {kv.low:,} B at the safe end; {kv.best:,} B at best guess, at most {kv.high:,} B"
+    return Term(name="left for the cache", formula=text, value=kv.low, unit="B", knowledge="estimated")
