@@ -139,17 +139,17 @@ def _record(engine: str) -> None:
 
 def main() -> int:
     """Record options, or parse every command with every engine that is here; returns the exit status."""
-    from kvcore.engines.registry import NAMES
+    from kvcore.engines.registry import engine_names
 
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("engine", nargs="*", help=f"of {', '.join(NAMES)}; all unless said")
+    words.add_argument("engine", nargs="*", help=f"of {', '.join(engine_names())}; all unless said")
     words.add_argument("--record", choices=sorted(OTHERS))
     given = words.parse_args()
     if given.record:
         _record(given.record)
         return 0
     status = 0
-    for engine in given.engine or NAMES:
+    for engine in given.engine or engine_names():
         made, refused = cases(engine, everything=True)
         found = _results(engine, made)
         if found is None:

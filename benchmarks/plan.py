@@ -10,7 +10,7 @@ from functools import partial
 
 from benchmarks.__main__ import seconds, show
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import NAMES, engine
+from kvcore.engines.registry import engine, engine_names
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.planning.answers import fewest_gpus, least_utilization
@@ -40,7 +40,7 @@ def capacity(model: Model, asked: Deployment) -> object:
 def plans() -> None:
     for model_id in TYPICAL:
         model = catalogue.load(model_id)
-        for name in NAMES:
+        for name in engine_names():
             asked = deployment(name, 8 if name in ("vllm", "sglang", "tensorrt-llm") else 1)
             one = seconds(partial(make_plan, model, asked, 10), 5, 0.02)
             beside = seconds(partial(capacity, model, asked), 5, 0.02)
@@ -48,7 +48,7 @@ def plans() -> None:
 
 
 def grids() -> None:
-    for name in NAMES:
+    for name in engine_names():
         times = []
         for entry in catalogue.entries():
             model = catalogue.load(entry.model_id)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from tests import commands
 from tests.models import LLAMA
 
@@ -102,7 +102,7 @@ def test_the_command_is_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["command"].endswith(" --gpu-memory-utilization 0.95")
 
 
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", engine_names())
 def test_a_model_that_nobody_has_gets_a_plan_and_no_command(capsys: pytest.CaptureFixture[str], engine: str) -> None:
     asked = (LLAMA_70B, "--gpu", "h200-sxm", "--gpus", "4", "--context", "8K", "--engine", engine)
     result = answer(capsys, *asked, "--as", "mha")

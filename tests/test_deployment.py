@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvcore.deployment import OWN_HEAD, Deployment, Request, Split, as_options
-from kvcore.engines.registry import NAMES, engine
+from kvcore.engines.registry import engine, engine_names
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
 from tests.models import model
@@ -75,7 +75,7 @@ def test_the_own_prediction_layers_are_counted_where_they_propose() -> None:
     assert engine("vllm").settings(model("deepseek-ai/DeepSeek-V3"), asked).mtp_layers == 1
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", engine_names())
 def test_what_an_option_means_is_a_field_of_every_request(name: str) -> None:
     for option in engine(name).options:
         assert option.means is None or hasattr(Request(), option.means)

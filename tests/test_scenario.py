@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from kvcore.errors import MAX_MESSAGE
 from kvcore.formats import KV_FORMATS
 from kvcore.scenario.fields import Choices, choice
@@ -32,7 +32,7 @@ scenarios = st.builds(
     budget=st.sampled_from(["40 GiB", "80 GB", "512 MiB", "1.5TiB"]),
     source=st.integers(0, 10**6),
     bound=st.booleans(),
-    engine=st.sampled_from(NAMES),
+    engine=st.sampled_from(engine_names()),
     gpu=st.sampled_from(["h100-sxm", "rtx-4090", "mi300x"]),
     tp=st.integers(1, 4096),
 )

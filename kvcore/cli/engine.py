@@ -20,7 +20,7 @@ from kvcore.cli.options import (
 )
 from kvcore.deployment import Request, as_options
 from kvcore.engines.base import Engine
-from kvcore.engines.registry import NAMES, engine
+from kvcore.engines.registry import engine, engine_names
 from kvcore.engines.result import EngineResult, engine_result
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
@@ -41,7 +41,7 @@ def add(commands: Any, words: Sequence[str] = ()) -> None:
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("engine", help=", ".join(NAMES))
+    command.add_argument("engine", help=", ".join(engine_names()))
     command.add_argument("--as", dest="variant", help="a counterfactual: mha, gqa:8, mqa, mla, sliding:4096/6, …")
     command.add_argument(
         "--max-model-len", type=parse_tokens, help="tokens of one request; the model's limit unless said"

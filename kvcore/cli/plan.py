@@ -17,7 +17,7 @@ from kvcore.cli.options import (
     own_values,
     ranks,
 )
-from kvcore.engines.registry import NAMES, engine
+from kvcore.engines.registry import engine, engine_names
 from kvcore.errors import UnitError
 from kvcore.units import MAX_BATCH, format_bytes, parse_tokens
 
@@ -85,7 +85,7 @@ def add(commands: Any, words: Sequence[str] = ()) -> None:
 
 
 def _add_engine(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--engine", default="vllm", help=", ".join(NAMES))
+    command.add_argument("--engine", default="vllm", help=", ".join(engine_names()))
 
 
 def _run(options: argparse.Namespace) -> None:

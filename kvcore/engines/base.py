@@ -7,13 +7,14 @@ architecture, the memories say what is needed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Protocol
 
 from kvcore.deployment import Deployment, Request
 from kvcore.errors import EngineError
+from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import WeightFormat
 from kvcore.ranks import splits
@@ -74,6 +75,61 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fill:
+    """What one replica holds in its pools.
+
+    `concurrency` is exact and as the engine counts it, `requests` whole requests that can be at their full length at
+    once (0 where the engine does not start), not capped by CachePool.sequences. `tokens` as the engine logs.
+    `by_sequences` where a number of requests that the engine chose by itself binds, and not the memory.
+    """
+
+    concurrency: Fraction
+    requests: int
+    tokens: int
+    by_sequences: bool = False
+
+
+NOTHING = Fill(concurrency=Fraction(0), requests=0, tokens=0)
+
+
+class CachePool(Protocol):
+    """The memory that an engine has for one model's cache, to be filled with requests; made once for all lengths.
+
+    `kv_bytes` is its size on one GPU of each pipeline stage: the stages' bytes differ, and so does what they need.
+    Every figure is the engine's own capacity, fast enough for a whole grid. `sequences` is the most requests at once
+    that the engine allows one replica whatever its memory, None where it has no such bound, and `sequences_name` what
+    that bound is called. `keeps_cache` is false of a model without one. `held_back` is what the engine never hands out,
+    so that one request less fits than the memory would hold; "" for nothing.
+    """
+
+    sequences: int | None
+    sequences_name: str
+    keeps_cache: bool
+    held_back: str
+
+    def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
+        """What the pools of the stages hold in requests of `context` tokens; EngineError for what is refused."""
+
+    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """The `requests` of `fill` alone, for many contexts; EngineError for what is refused."""
+
+    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
+        """Whether one replica holds so many, whatever its number of sequences; EngineError for what is refused."""
+
+    def request_bytes(self, context: int) -> tuple[int, ...]:
+        """What one request takes on a GPU of each stage."""
+
+    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """The stage that runs out first."""
+
+    def layout(self, context: int, requests: int) -> Layout:
+        """How one request is stored where the engine is started for so many; EngineError for what is refused."""
+
+    def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
+        """The steps from the pools to `fill`, with the numbers filled in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One flag of an engine on our command line and in our screens, under the engine's own name.
 
@@ -100,6 +156,13 @@ class Engine(Ranked, Protocol):
     whose rules are followed, `release` is the newest of them. It is planned on GPUs of `vendors`, and where
     `on_processors` in the memory of a processor. `cache_formats` and `weight_formats` are those that it offers beside
     16 bits, the mildest first. What has a default here is what most engines do.
+
+    `slots`: every request has room for the longest one from the start, on GPUs that divide the layers. `step_memory`:
+    the tokens of a step, and the CUDA graphs of steps, leave less for the cache, and can be chosen. `share_of` says of
+    what a user sets the engine's share: of the GPU's "total" memory, of what is "free" after weights and activations,
+    of nothing (""); `share_by_gpu` whether its default depends on the GPU. `memory_tiers` are sizes of a GPU in GiB at
+    which defaults change. `admission` says what the engine does when the pool is full, `offload` is its option that
+    keeps caches of idle requests in host memory ("" where there is none), `plan_notes` are true of every plan.
     """
 
     name: str
@@ -112,6 +175,14 @@ class Engine(Ranked, Protocol):
     weight_formats: tuple[str, ...] = ()
     on_processors: bool = False
     rules: RankRules = RankRules()
+    slots: bool = False
+    step_memory: bool = True
+    share_of: Literal["", "total", "free"] = ""
+    share_by_gpu: bool = False
+    memory_tiers: tuple[int, ...] = ()
+    admission: tuple[str, ...] = ()
+    offload: str = ""
+    plan_notes: tuple[str, ...] = ()
 
     def settings(self, model: Model, asked: Request) -> Any:
         """What the engine makes of a request for a model, its own defaults for everything that is not said.
@@ -147,6 +218,24 @@ class Engine(Ranked, Protocol):
         return Ways(
             attention=tp, dense=tp, shared=tp, head=tp, experts=tp, experts_whole=deployment.expert_parallel
         )  # fmt: skip
+
+    def pool(self, model: Model, deployment: Deployment, context: int) -> CachePool:
+        """A deployment's memory for the cache, for requests of up to `context` tokens; EngineError as for settings."""
+
+    def share(self, model: Model, deployment: Deployment) -> float | None:
+        """The fraction of memory that the engine takes: as asked for, else its own default; None where it has none."""
+        return None
+
+    def small_defaults(self, gpu: Accelerator, version: str | None) -> bool:
+        """Whether a release has other, smaller defaults for this GPU than for others with its memory."""
+        return False
+
+    def batched_tokens(self, settings: Any) -> int:
+        """Tokens that are taken in at once at most."""
+
+    def no_sharing(self, model: Model, deployment: Deployment) -> str:
+        """Why requests do not hold the blocks of a common beginning once, in a sentence; "" where they do."""
+        return ""
 
     def layout(self, model: Model, settings: Any) -> Layout:
         """(a) How a request is stored; EngineError for what the engine does not support."""
@@ -228,3 +317,21 @@ def layers_by_device(layers: int, devices: int) -> tuple[range, ...]:
 def ranges_of(sizes: Sequence[int]) -> tuple[range, ...]:
     """Layers of stages of these sizes, one after another."""
     return tuple(range(last - size, last) for size, last in zip(sizes, accumulate(sizes), strict=True))
+
+
+# What llama.cpp's layout says where nobody counts it.
+_UNCOUNTED = "The cache of the draft head's own context is not counted."
+
+
+def with_draft(layout: Layout, draft: Model, own_bytes: int) -> Layout:
+    """The layout of a request with what the draft keeps of it, in a pool of its own."""
+    term = Term(
+        name="the draft's cache of it",
+        formula=f"{draft.name}: {own_bytes:,} B",
+        value=own_bytes,
+        unit="B",
+    )
+    notes = tuple(note.replace(", without speculation", "") for note in layout.notes if note != _UNCOUNTED)
+    return replace(
+        layout, bytes_per_request=layout.bytes_per_request + own_bytes, terms=(*layout.terms, term), notes=notes
+    )

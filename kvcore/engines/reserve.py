@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from kvcore.deployment import Request
 from kvcore.engines.base import Capacity, Layout
-from kvcore.engines.registry import NAMES, engine
+from kvcore.engines.registry import engine, engine_names
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
@@ -79,6 +79,6 @@ def stored_by(model: Model, kv_dtype: str, gpu: Accelerator | None = None) -> tu
     """The engines whose rules lay out these memories in this cache format, whoever may have weights for them."""
     return tuple(
         name
-        for name in NAMES
+        for name in engine_names()
         if reserve(model, name, length=_ANY_LENGTH, kv_dtype=kv_dtype, gpu=gpu).layout is not None
     )

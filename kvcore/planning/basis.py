@@ -8,13 +8,12 @@ from fractions import Fraction
 from functools import lru_cache
 
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import engine
+from kvcore.engines.base import CachePool, Fill
+from kvcore.engines.registry import engine, not_followed
 from kvcore.errors import EngineError, KVCoreError, PlanError, UnitError
 from kvcore.formats import kv_format
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import weight_format
-from kvcore.planning.fill import Fill, Filler, filler
-from kvcore.planning.machines import not_followed
 from kvcore.planning.pool_ranges import PoolRanges, Sizes, by_stage
 from kvcore.planning.pools import Pool, check_known, loaded_weights, usable_share
 from kvcore.planning.shards import check
@@ -42,14 +41,16 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """Pools and their filler, or why there are none: `refused` with `reason` split, engine or weights.
+    """The memory of each GPU and the cache that fills it, or why there is none.
+
+    `refused` says so, with the `reason` split, engine or weights.
 
     `limit` is the longest context that the model has, None where it states none.
     """
 
     model: Model
     deployment: Deployment
-    filler: Filler | None = None
+    cache: CachePool | None = None
     by_context: PoolRanges | None = None
     reason: str = ""
     refused: str = ""
@@ -62,38 +63,38 @@ class Basis:
 
     def fills(self, context: int) -> Range[Fill]:
         """What one replica holds in requests of that length; EngineError for what the engine refuses."""
-        if self.filler is None or self.by_context is None:
+        if self.cache is None or self.by_context is None:
             raise EngineError(self.refused)
-        filler = self.filler
-        return self.by_context.at(context).map(lambda pools: filler.fill(context, pools))
+        cache = self.cache
+        return self.by_context.at(context).map(lambda pools: cache.fill(context, pools))
 
     def whole(self, fill: Fill) -> int:
         """Whole requests at once on all replicas; a request lives on one of them."""
         return self._on_all(fill.requests)
 
     def _on_all(self, each: int) -> int:
-        if self.filler is not None and self.filler.sequences is not None:
-            each = min(each, self.filler.sequences)
+        if self.cache is not None and self.cache.sequences is not None:
+            each = min(each, self.cache.sequences)
         return self.deployment.dp * each
 
     def requests(self, context: int) -> Range[int]:
         """Whole requests of that length at once, 0 where it is beyond the model's limit or the engine refuses it."""
-        if self.filler is None or self.by_context is None or not self.allows(context):
+        if self.cache is None or self.by_context is None or not self.allows(context):
             return NONE
-        if not self.filler.keeps_cache:
+        if not self.cache.keeps_cache:
             return self.without_cache(context)
-        filler, pools = self.filler, self.by_context.at(context)
+        cache, pools = self.cache, self.by_context.at(context)
         try:
-            return pools.map(lambda size: self._on_all(filler.count(context, size)))
+            return pools.map(lambda size: self._on_all(cache.count(context, size)))
         except EngineError:
             return NONE
 
     def held(self, context: int) -> Held:
         """The figures of a plan for requests of that length, without its words."""
-        if self.filler is None or self.by_context is None or not self.allows(context):
+        if self.cache is None or self.by_context is None or not self.allows(context):
             return Held(requests=NONE)
-        most, none_left = self.filler.sequences, min(self.by_context.at(context).low) <= 0
-        if not self.filler.keeps_cache:
+        most, none_left = self.cache.sequences, min(self.by_context.at(context).low) <= 0
+        if not self.cache.keeps_cache:
             return Held(requests=self.without_cache(context), by_sequences=most is not None and not none_left)
         try:
             fills = self.fills(context)
@@ -110,7 +111,7 @@ class Basis:
         """Requests at once of a model that keeps no cache: what the engine allows, wherever the weights fit."""
         if self.by_context is None:
             return NONE
-        most = MAX_BATCH if self.filler is None or self.filler.sequences is None else self.filler.sequences
+        most = MAX_BATCH if self.cache is None or self.cache.sequences is None else self.cache.sequences
         return self.by_context.at(context).map(lambda size: self.deployment.dp * most if min(size) >= 0 else 0)
 
     def allows(self, context: int) -> bool:
@@ -124,7 +125,7 @@ class Basis:
 
     def longest(self, users: int = 1) -> Range[int]:
         """The longest context of which so many requests fit, up to the model's limit; 0 where none does."""
-        if self.filler is None:
+        if self.cache is None:
             return NONE
         low = self._longest(users, "low", 0)
         best = self._longest(users, "best", low)
@@ -147,12 +148,12 @@ class Basis:
 
     def _guess(self, users: int, end: End) -> int:
         """Roughly the longest context: on the line through what is left over at the limit and at half of it."""
-        if self.filler is None or self.by_context is None or not self.filler.keeps_cache or self.ceiling < 2:
+        if self.cache is None or self.by_context is None or not self.cache.keeps_cache or self.ceiling < 2:
             return self.ceiling
         each, half = -(-users // self.deployment.dp), self.ceiling // 2
         try:
             far, near = (
-                [room - each * size for room, size in zip(rooms, self.filler.request_bytes(context), strict=True)]
+                [room - each * size for room, size in zip(rooms, self.cache.request_bytes(context), strict=True)]
                 for context in (self.ceiling, half)
                 for rooms in (self.by_context.at(context).at(end),)
             )
@@ -165,16 +166,16 @@ class Basis:
         return min(ends, default=half)
 
     def _holds(self, context: int, users: int, end: End) -> bool:
-        if self.filler is None or self.by_context is None:
+        if self.cache is None or self.by_context is None:
             return False
-        each, most = -(-users // self.deployment.dp), self.filler.sequences
+        each, most = -(-users // self.deployment.dp), self.cache.sequences
         if most is not None and each > most:
             return False
         size = self.by_context.at(context).at(end)
-        if not self.filler.keeps_cache:
+        if not self.cache.keeps_cache:
             return min(size) >= 0
         try:
-            return self.filler.holds(context, each, size)
+            return self.cache.holds(context, each, size)
         except EngineError:
             return False
 
@@ -188,14 +189,14 @@ def basis(model: Model, deployment: Deployment) -> Basis:
     """
     limit = model.context_limit
     context = max(1, deployment.context if limit is None else min(deployment.context, limit))
-    if refused := not_followed(deployment.engine, deployment.gpu):
-        return Basis(model=model, deployment=deployment, reason="engine", refused=refused, limit=limit)
     try:
-        if refused := not_speculated(model, deployment, engine(deployment.engine)):
+        chosen = engine(deployment.engine)
+        refused = not_followed(chosen.name, deployment.gpu) or not_speculated(model, deployment, chosen)
+        if refused:
             return Basis(model=model, deployment=deployment, reason="engine", refused=refused, limit=limit)
         if refused := check(model, deployment):
             return Basis(model=model, deployment=deployment, reason="split", refused=refused, limit=limit)
-        made = filler(model, deployment, context)
+        made = chosen.pool(model, deployment, context)
         loaded, share = loaded_weights(model, deployment), usable_share(model, deployment)
         check_known(model, deployment, loaded)
     except KVCoreError as refusal:
@@ -206,7 +207,7 @@ def basis(model: Model, deployment: Deployment) -> Basis:
     ranges = PoolRanges(
         model=model, deployment=deployment.at(context), loaded=loaded, share=share, longest=limit or MAX_TOKENS
     )
-    return Basis(model=model, deployment=deployment, filler=made, by_context=ranges, limit=limit)
+    return Basis(model=model, deployment=deployment, cache=made, by_context=ranges, limit=limit)
 
 
 def _known_formats(deployment: Deployment) -> bool:

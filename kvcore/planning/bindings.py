@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from kvcore.engines.base import CachePool, Fill
 from kvcore.planning.basis import Basis, sizes
-from kvcore.planning.fill import Fill, Filler
 from kvcore.terms import Range
 from kvcore.units import format_bytes, plural
 
@@ -77,21 +77,21 @@ def beside_stated_pool(basis: Basis) -> tuple[str, ...]:
 
 def running_out(basis: Basis, users: int | None, fills: Range[Fill] | None, requests: Range[int]) -> Binding:
     """What ends first as requests come: the cache, a number of sequences, or nothing."""
-    filler = basis.filler
-    most = None if filler is None else filler.sequences
-    if filler is not None and most is not None and (fills is None or fills.low.requests >= most):
-        return Binding(kind="sequences", sentence=_allowed(basis, filler, most, fills))
-    if filler is not None and fills is not None and fills.low.by_sequences:
-        text = f"{filler.sequences_name} is chosen by the engine and allows {plural(requests.low, 'request')} at once."
+    cache = basis.cache
+    most = None if cache is None else cache.sequences
+    if cache is not None and most is not None and (fills is None or fills.low.requests >= most):
+        return Binding(kind="sequences", sentence=_allowed(basis, cache, most, fills))
+    if cache is not None and fills is not None and fills.low.by_sequences:
+        text = f"{cache.sequences_name} is chosen by the engine and allows {plural(requests.low, 'request')} at once."
         return Binding(kind="sequences", sentence=text)
-    if filler is None or fills is None:
+    if cache is None or fills is None:
         return Binding(kind="nothing", sentence=f"{basis.model.name} keeps no cache, so nothing runs out.")
-    return Binding(kind="cache", sentence=_cache(basis, filler, users, requests))
+    return Binding(kind="cache", sentence=_cache(basis, cache, users, requests))
 
 
-def _allowed(basis: Basis, filler: Filler, most: int, fills: Range[Fill] | None) -> str:
+def _allowed(basis: Basis, cache: CachePool, most: int, fills: Range[Fill] | None) -> str:
     replicas = basis.deployment.dp
-    text = f"{filler.sequences_name} allows {plural(most, 'request')} at once"
+    text = f"{cache.sequences_name} allows {plural(most, 'request')} at once"
     if replicas > 1:
         text += f" on each of {replicas} replicas"
     if fills is not None and fills.low.requests > most:
@@ -99,11 +99,11 @@ def _allowed(basis: Basis, filler: Filler, most: int, fills: Range[Fill] | None)
     return f"{text}."
 
 
-def _cache(basis: Basis, filler: Filler, users: int | None, requests: Range[int]) -> str:
+def _cache(basis: Basis, cache: CachePool, users: int | None, requests: Range[int]) -> str:
     context, replicas, held = basis.deployment.context, basis.deployment.dp, requests.low
     hope = f" At best guess it holds {requests.best:,}." if requests.best >= (users or 1) > held else ""
-    stage = filler.tightest(context, sizes(basis.pools).low)
-    one, left = filler.request_bytes(context)[stage], max(0, basis.pools[stage].kv_bytes.low)
+    stage = cache.tightest(context, sizes(basis.pools).low)
+    one, left = cache.request_bytes(context)[stage], max(0, basis.pools[stage].kv_bytes.low)
     end = "" if basis.deployment.kv_bytes is not None else " at the safe end"
     where = "a GPU" if len(basis.pools) == 1 else f"a GPU of stage {stage}"
     if not held:
@@ -115,9 +115,8 @@ def _cache(basis: Basis, filler: Filler, users: int | None, requests: Range[int]
     each = held // replicas
     text = f"{format_bytes(left)} of {where}{end} hold {plural(each, 'request')} of "
     text += f"{context:,} tokens, {format_bytes(one)} each"
-    if basis.deployment.engine == "vllm" and left // one > each:
-        # What the pool divides into is one more: the null block is missing to the last of them.
-        text += " and one block that is never handed out"
+    if cache.held_back and left // one > each:
+        text += f" and {cache.held_back}"
     if replicas > 1:
         text += f"; {replicas} replicas hold {held:,}"
     if users is not None and users > held:

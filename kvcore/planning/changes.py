@@ -10,37 +10,20 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import Accelerator
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import WEIGHT_FORMATS, weight_format, weights_bytes
 from kvcore.planning.pools import has_share, usable_share
 from kvcore.planning.quality_words import cache_quality
-from kvcore.planning.sharing import SLOTS, batched_tokens
+from kvcore.planning.sharing import batched_tokens
 
 Kind = Literal[
     "cache format", "weight format", "split", "context", "batched tokens", "sequences", "graphs", "speculation",
     "prefix", "offload", "utilization", "GPU", "more GPUs", "engine", "users",
 ]  # fmt: skip
 
-# Cache formats that each engine offers beside the model's 16 bits, the mildest first.
-CACHE_FORMATS = {
-    "vllm": ("fp8", "turboquant_k8v4", "turboquant_4bit_nc", "nvfp4", "turboquant_k3v4_nc"),
-    "sglang": ("fp8", "nvfp4"),
-    "tensorrt-llm": ("fp8", "nvfp4"),
-    "llama.cpp": ("q8_0", "q8_0/q4_0", "q4_0"),
-    "ollama": ("q8_0", "q4_0"),
-    "transformers": (),
-}
-# Weight formats that each engine serves.
-WEIGHTS = {
-    "vllm": ("fp8", "awq", "nvfp4"),
-    "sglang": ("fp8", "awq", "nvfp4"),
-    "tensorrt-llm": ("fp8", "awq", "nvfp4"),
-    "llama.cpp": ("q8_0", "q6_k", "q4_k"),
-    "ollama": ("q8_0", "q6_k", "q4_k"),
-    "transformers": ("int8", "int4"),
-}
 # 4-bit floats are multiplied and unpacked by Blackwell (compute capability 10 and later).
 _BLACKWELL, _ADA = 10.0, 8.9
 MOST_UTILIZATION = 0.95
@@ -60,7 +43,7 @@ class Change:
 
 def cache_formats(model: Model, deployment: Deployment) -> Iterator[Change]:
     """Smaller formats of the cache."""
-    for name in CACHE_FORMATS.get(deployment.engine, ()):
+    for name in engine(deployment.engine).cache_formats:
         if name == deployment.kv_dtype or not runs_4_bit(name, deployment.gpu):
             continue
         yield Change(
@@ -78,7 +61,7 @@ def weight_formats(model: Model, deployment: Deployment) -> Iterator[Change]:
     if stored is None:
         return
     bits = WEIGHT_FORMATS[stored.format].bits if stored.format in WEIGHT_FORMATS else 16.0
-    for name in WEIGHTS.get(deployment.engine, ()):
+    for name in engine(deployment.engine).weight_formats:
         if weight_format(name).bits >= bits or not runs_4_bit(name, deployment.gpu):
             continue
         price = "Needs a checkpoint in that format, and costs some quality: no published result is kept here."
@@ -123,7 +106,7 @@ def step_options(model: Model, deployment: Deployment) -> Iterator[Change]:
         now = batched_tokens(model, deployment)
     except KVCoreError:
         return
-    if deployment.engine not in (*SLOTS, "transformers"):
+    if engine(deployment.engine).step_memory:
         fewer = _FEW_TOKENS if now > _FEW_TOKENS else _FEWER_TOKENS
         if fewer < now:
             yield Change(

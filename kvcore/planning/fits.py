@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
 
+from kvcore.engines.registry import engine
 from kvcore.planning.basis import NONE, Basis
 from kvcore.planning.moments import most_people
-from kvcore.planning.sharing import SLOTS, layout_at
+from kvcore.planning.sharing import layout_at
 from kvcore.terms import ENDS, End, Range, Term
 
 
@@ -47,7 +48,7 @@ class Filling:
     def fit(self, name: str, tokens: int, shared: int, chunk: int, when: str, least: Range[int] = NONE) -> Fit:
         """Requests of `tokens` tokens, `shared` of them held once, beside a chunk in prefill; no fewer than `least`."""
         own = tokens - shared
-        if self.base.deployment.engine in SLOTS:
+        if engine(self.base.deployment.engine).slots:
             # A slot has cells for the longest request, whatever is in it.
             own, shared, chunk = self.base.deployment.context, 0, 0
         beside = sum(self._bytes(part) for part in (shared, chunk) if part)
@@ -76,10 +77,10 @@ class Filling:
 
     def _requests(self, tokens: int, beside: int, end: End) -> int:
         """Requests over all replicas, beside so many bytes on each GPU."""
-        if self.base.filler is None or not self.base.filler.keeps_cache:
+        if self.base.cache is None or not self.base.cache.keeps_cache:
             return self.base.requests(tokens).at(end)
         room = tuple(max(0, pool.kv_bytes.at(end) - beside) for pool in self.base.pools)
-        return self.base.whole(self.base.filler.fill(tokens, room))
+        return self.base.whole(self.base.cache.fill(tokens, room))
 
     def _terms(
         self, own: int, shared: int, chunk: int, beside: int, held: int, requests: Range[int], people: Range[int]

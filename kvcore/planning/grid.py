@@ -49,8 +49,8 @@ def _limits(base: Basis) -> tuple[str, ...]:
     limits = []
     if base.limit is not None:
         limits.append(f"{base.model.name} takes at most {base.limit:,} tokens")
-    if base.filler is not None and base.filler.sequences is not None:
-        replicas, most = base.deployment.dp, base.filler.sequences
+    if base.cache is not None and base.cache.sequences is not None:
+        replicas, most = base.deployment.dp, base.cache.sequences
         each = f"{most:,}" if replicas == 1 else f"{most:,} × {replicas} replicas = {most * replicas:,}"
-        limits.append(f"{base.filler.sequences_name}: {each} requests at once")
+        limits.append(f"{base.cache.sequences_name}: {each} requests at once")
     return tuple(limits)

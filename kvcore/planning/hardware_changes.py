@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine, engine_names, runs_on
 from kvcore.hardware.gpus import Accelerator, accelerators
 from kvcore.hardware.prices import cost_words
 from kvcore.hardware.systems import MAX_GPUS
 from kvcore.model.model import Model
-from kvcore.planning.changes import CACHE_FORMATS, Change
-from kvcore.planning.machines import runs_on
+from kvcore.planning.changes import Change
 from kvcore.planning.shard_words import split_name, split_price
 from kvcore.planning.shards import shards
-from kvcore.planning.sharing import SLOTS
 from kvcore.units import GIB, plural
 
 # GPUs whose memories differ by less are of one size.
@@ -91,13 +89,14 @@ def other_gpus(deployment: Deployment, sizes: int = 2) -> Iterator[Change]:
 
 def other_engines(deployment: Deployment) -> Iterator[Change]:
     """Other engines for the same GPUs, each with its own defaults."""
-    for name in NAMES:
+    for name in engine_names():
         if name == deployment.engine or not runs_on(name, deployment.gpu):
             continue
-        formats = CACHE_FORMATS[name]
+        chosen = engine(name)
+        formats = chosen.cache_formats
         same = deployment.kv_dtype if deployment.kv_dtype in formats else "auto"
         # Slots live on GPUs that divide the layers.
-        tp, pp = (1, deployment.replica_gpus) if name in SLOTS else (deployment.tp, deployment.pp)
+        tp, pp = (1, deployment.replica_gpus) if chosen.slots else (deployment.tp, deployment.pp)
         price = "Another server to learn and to run; its speed and its features differ."
         if same != deployment.kv_dtype:
             price += f" It has no {deployment.kv_dtype} cache: this is with its own default."

@@ -10,11 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvcore.deployment import Deployment
-from kvcore.engines.llamacpp.settings import MAX_SLOTS
-from kvcore.engines.registry import engine
+from kvcore.engines.llamacpp.settings import FIXED, MAX_SLOTS
+from kvcore.engines.registry import engine, not_followed
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
-from kvcore.planning.fill.llamacpp import FIXED
 from kvcore.planning.launch_llamacpp import llamacpp, ollama
 from kvcore.planning.launch_model import reference, refuse_counterfactual
 from kvcore.planning.launch_sglang import sglang
@@ -22,7 +21,6 @@ from kvcore.planning.launch_tensorrt_llm import tensorrt_llm
 from kvcore.planning.launch_transformers import transformers
 from kvcore.planning.launch_vllm import vllm
 from kvcore.planning.launch_words import Command
-from kvcore.planning.machines import not_followed
 
 if TYPE_CHECKING:
     from kvcore.planning.plan import Plan

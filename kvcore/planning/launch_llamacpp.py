@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvcore.deployment import Deployment, Draft
 from kvcore.engines.llamacpp import LLAMACPP
 from kvcore.engines.llamacpp.settings import LlamaCppSettings
-from kvcore.engines.ollama import OLLAMA, OllamaSettings
+from kvcore.engines.ollama.engine import OLLAMA, OllamaSettings
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import weight_format
 from kvcore.planning.launch_model import gguf_file

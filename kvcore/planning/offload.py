@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine, engine_names
 from kvcore.errors import EngineError, UnitError
 from kvcore.hardware.gpus import Link, link
 from kvcore.model.model import Model
@@ -17,14 +18,6 @@ from kvcore.planning.speed import prefill_bound, seconds_text
 from kvcore.terms import Term
 from kvcore.timing import Bound
 from kvcore.units import check_tokens, format_bytes
-
-# What each engine calls it. An engine that is not here has no tier of host memory for idle requests.
-SWITCHES = {
-    "vllm": "--kv-offloading-size",
-    "sglang": "--enable-hierarchical-cache --hicache-size",
-    "tensorrt-llm": "kv_cache_config.host_cache_size",
-    "llama.cpp": "--cache-ram",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +83,10 @@ def offload(
     length = check_tokens(deployment.context if tokens is None else tokens)
     if efficiency is not None and not 0 < efficiency <= 1:
         raise UnitError(f"efficiency: {efficiency:g} is not within 0 … 1")
-    switch = SWITCHES.get(deployment.engine)
-    if switch is None:
-        raise EngineError(
-            f"{deployment.engine}: it keeps no caches of idle requests in host memory; {', '.join(SWITCHES)} do"
-        )
+    switch = engine(deployment.engine).offload
+    if not switch:
+        others = ", ".join(name for name in engine_names() if engine(name).offload)
+        raise EngineError(f"{deployment.engine}: it keeps no caches of idle requests in host memory; {others} do")
     path = _host_link(deployment, host_link)
     layout = layout_at(model, deployment, length)
     ranks = deployment.replica_gpus

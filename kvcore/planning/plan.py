@@ -7,13 +7,12 @@ from fractions import Fraction
 from typing import Literal
 
 from kvcore.deployment import Deployment
-from kvcore.engines.base import Layout
+from kvcore.engines.base import Fill, Layout
 from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, UnitError
 from kvcore.model.model import Model
 from kvcore.planning.basis import NONE, Basis, Held, basis, sizes
 from kvcore.planning.bindings import Binding, beside_stated_pool, beyond_limit, memory_gone, refusal, running_out
-from kvcore.planning.fill import Fill
 from kvcore.planning.pools import Pool
 from kvcore.planning.shards import notes as shard_notes
 from kvcore.planning.versions import newer_note
@@ -66,7 +65,7 @@ def make_plan(model: Model, deployment: Deployment, users: int | None = None) ->
 def plan_from(base: Basis, users: int | None = None) -> Plan:
     """The plan of a basis that is already there."""
     refused = refusal(base)
-    if refused is not None or base.filler is None:
+    if refused is not None or base.cache is None:
         return _nothing(base, users, refused or Binding(kind="engine", sentence=base.refused), base.refused)
     beyond = beyond_limit(base)
     if beyond is not None:
@@ -76,10 +75,10 @@ def plan_from(base: Basis, users: int | None = None) -> Plan:
         return _nothing(base, users, Binding(kind="engine", sentence="A request has at least one token."), "no tokens")
     fills: Range[Fill] | None = None
     try:
-        if base.filler.keeps_cache:
+        if base.cache.keeps_cache:
             fills = base.fills(context)
         requests = base.without_cache(context) if fills is None else fills.map(base.whole)
-        layout = base.filler.layout(context, max(1, users or min(1, requests.low)))
+        layout = base.cache.layout(context, max(1, users or min(1, requests.low)))
     except EngineError as error:
         return _nothing(base, users, Binding(kind="engine", sentence=str(error)), str(error))
     binding = memory_gone(base) or running_out(base, users, fills, requests)
@@ -89,12 +88,12 @@ def plan_from(base: Basis, users: int | None = None) -> Plan:
 def starting(base: Basis, users: int | None = None) -> Held | None:
     """The figures of `plan_from` without its words; None where that plan would be refused."""
     context = base.deployment.context
-    if base.refused or base.filler is None or context < 1:
+    if base.refused or base.cache is None or context < 1:
         return None
     held = base.held(context)
     try:
         if base.allows(context):
-            base.filler.layout(context, max(1, users or min(1, held.requests.low)))
+            base.cache.layout(context, max(1, users or min(1, held.requests.low)))
     except EngineError:
         return None
     return held
@@ -128,7 +127,7 @@ def _plan(
         binding=binding,
         terms=_terms(base, layout, fills, requests),
         notes=_notes(base, layout, longest),
-        request_bytes=base.filler.request_bytes(base.deployment.context) if base.filler and fills else (),
+        request_bytes=base.cache.request_bytes(base.deployment.context) if base.cache and fills else (),
     )
 
 
@@ -167,14 +166,14 @@ def _terms(base: Basis, layout: Layout | None, fills: Range[Fill] | None, reques
         terms += pool.terms
     if layout is not None:
         terms += layout.terms
-    if fills is None or base.filler is None:
+    if fills is None or base.cache is None:
         return tuple(terms)
-    terms += base.filler.terms(base.deployment.context, sizes(base.pools).low)
-    replicas, most = base.deployment.dp, base.filler.sequences
+    terms += base.cache.terms(base.deployment.context, sizes(base.pools).low)
+    replicas, most = base.deployment.dp, base.cache.sequences
     each = fills.low.requests if most is None else min(fills.low.requests, most)
     text = f"{fills.low.requests:,} a replica"
     if most is not None:
-        text += f", {base.filler.sequences_name} allows {most:,}"
+        text += f", {base.cache.sequences_name} allows {most:,}"
     text += f"; {each:,} × {replicas} replicas = {requests.low:,}" if replicas > 1 else f": {requests.low:,}"
     known: Literal["exact", "estimated"] = "estimated" if base.deployment.kv_bytes is None else "exact"
     terms.append(Term(name="requests at once", formula=text, value=requests.low, unit="requests", knowledge=known))
@@ -194,6 +193,5 @@ def _notes(base: Basis, layout: Layout | None, longest: Range[int]) -> tuple[str
     if base.limit is not None and longest.low == base.limit:
         notes[f"One request may be as long as the model takes: {base.limit:,} tokens, its limit."] = None
     notes |= dict.fromkeys(beside_stated_pool(base))
-    if base.deployment.engine == "ollama":
-        notes["Where it does not fit, Ollama leaves layers in host memory and is slower; here all are on GPUs."] = None
+    notes |= dict.fromkeys(chosen.plan_notes)
     return tuple(notes)

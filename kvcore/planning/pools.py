@@ -14,10 +14,6 @@ from math import ceil
 
 from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine
-from kvcore.engines.sglang import SGLANG
-from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
-from kvcore.engines.tensorrt_llm.settings import FREE_GPU_MEMORY_FRACTION
-from kvcore.engines.vllm.settings import default_utilization
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.model import Model
@@ -26,7 +22,6 @@ from kvcore.ranks.speculation import speculator_bytes, with_speculator
 from kvcore.ranks.weights import RankWeights, rank_weights
 from kvcore.terms import Range, Term
 
-_SGLANG_STANDALONE, _SGLANG_HEAD = 6 * 1024, 2 * 1024
 NO_OVERHEADS = Overheads(parts=(), total=Range.exactly(0), notes=())
 
 
@@ -103,29 +98,19 @@ def _loaded(model: Model, deployment: Deployment) -> tuple[RankWeights, ...]:
 def usable_share(model: Model, deployment: Deployment) -> float:
     """The fraction that the engine takes: as asked for, else its own default; 1 where it has none.
 
-    Of a device's total memory in vLLM and SGLang, of what is free after weights and activations in TensorRT-LLM.
+    Of a device's total memory, or of what is free after weights and activations (Engine.share_of).
     """
-    if deployment.engine == "sglang":
-        settings = SGLANG.settings(model, deployment.at(max(1, deployment.context)))
-        found = mem_fraction_static(model, settings)
-        if deployment.draft is None or settings.mem_fraction_static is not None:
-            return found
-        # What it keeps off for a draft and its graphs (server_args.py, 0.5.23): in MiB, by who proposes.
-        more = _SGLANG_STANDALONE if deployment.draft.standalone else _SGLANG_HEAD
-        kept: float = reserved_mib(model, settings) + more
-        return float(round((settings.gpu_mib - kept) / settings.gpu_mib, 3))
-    if deployment.engine == "tensorrt-llm":
-        options = dict(deployment.options)
-        stated = options.get("free_gpu_memory_fraction") or deployment.utilization
-        return float(stated or FREE_GPU_MEMORY_FRACTION)
-    if deployment.engine != "vllm":
-        return 1.0
-    return deployment.utilization or default_utilization(deployment.engine_version)
+    share = engine(deployment.engine).share(model, deployment)
+    return 1.0 if share is None else share
 
 
-def has_share(engine: str) -> bool:
+def has_share(name: str) -> bool:
     """Whether the engine has a fraction of memory that a user sets."""
-    return engine in ("vllm", "sglang", "tensorrt-llm")
+    return engine(name).share_of != ""
+
+
+def _of_free(deployment: Deployment) -> bool:
+    return engine(deployment.engine).share_of == "free"
 
 
 def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ...]) -> tuple[Pool, ...]:
@@ -152,16 +137,16 @@ def _stated(deployment: Deployment, kv_bytes: int, loaded: tuple[RankWeights, ..
 def left_for_cache(deployment: Deployment, share: float, weights: RankWeights, over: Range[int]) -> Range[int]:
     """The pool on one GPU of a stage: low where the overheads (in all) are high; negative where nothing is left."""
     total = deployment.gpu.memory_bytes
-    if deployment.engine == "tensorrt-llm":
+    if _of_free(deployment):
         exact = Fraction(str(share))
         return (total - weights.bytes - over).map(lambda free: _part(free, exact))
     return _usable(deployment, share) - weights.bytes - over
 
 
 def _usable(deployment: Deployment, share: float) -> int:
-    """The engine's share of the device, rounded up as vLLM does; TensorRT-LLM's is taken later, of what is free."""
+    """The engine's share of the device, rounded up as vLLM does; all of it where the share is of what is free."""
     total = deployment.gpu.memory_bytes
-    if share == 1 or deployment.engine == "tensorrt-llm":
+    if share == 1 or _of_free(deployment):
         return total
     return _rounded_up(total, share)
 
@@ -218,7 +203,7 @@ def _left_term(
     deployment: Deployment, share: float, usable: int, weights: RankWeights, over: Overheads, kv: Range[int]
 ) -> Term:
     text = f"{usable:,} − {weights.bytes:,} − {over.total.high:,} B"
-    if deployment.engine == "tensorrt-llm":
+    if _of_free(deployment):
         text = f"({text}) × {share:g}"
     text += f" = {kv.low:,} B at the safe end; {kv.best:,} B at best guess, at most {kv.high:,} B"
     return Term(name="left for the cache", formula=text, value=kv.low, unit="B", knowledge="estimated")

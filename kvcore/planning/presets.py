@@ -12,10 +12,11 @@ from math import erf, sqrt
 from typing import Literal
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
 from kvcore.errors import PlanError
 from kvcore.model.model import Model
 from kvcore.planning.pools import usable_share
-from kvcore.planning.sharing import SLOTS, batched_tokens, layout_at
+from kvcore.planning.sharing import batched_tokens, layout_at
 from kvcore.planning.speed import decode_bound, prefill_bound, seconds_text
 from kvcore.planning.traffic import Expected, Traffic, expected
 from kvcore.terms import Term
@@ -128,7 +129,7 @@ def _by_hand(model: Model, deployment: Deployment) -> Deployment:
     So a number that equals what a preset sets is a preset's, also where somebody typed it.
     """
     plain = replace(deployment, max_num_seqs=None)
-    if deployment.engine in (*SLOTS, "transformers"):
+    if not engine(deployment.engine).step_memory:
         return plain
     if plain.max_num_batched_tokens is not None:
         default = batched_tokens(model, replace(plain, max_num_batched_tokens=None))
@@ -143,7 +144,7 @@ def _by_hand(model: Model, deployment: Deployment) -> Deployment:
 
 def _chosen(model: Model, deployment: Deployment, kind: Kind) -> Deployment:
     """Chunk and utilisation of a kind, where the engine has them; what was chosen by hand stays."""
-    if deployment.engine in (*SLOTS, "transformers"):
+    if not engine(deployment.engine).step_memory:
         return deployment
     chunk = deployment.max_num_batched_tokens
     if chunk is None:
@@ -163,7 +164,8 @@ def _chunks(default: int) -> dict[Kind, int]:
 
 def _has_high_share(deployment: Deployment) -> bool:
     """Whether throughput raises the share of the memory there."""
-    return deployment.engine == "vllm" and deployment.kv_bytes is None
+    chosen = engine(deployment.engine)
+    return chosen.share_of == "total" and not chosen.share_by_gpu and deployment.kv_bytes is None
 
 
 def _full_chance(model: Model, deployment: Deployment, traffic: Traffic, found: Expected, batch: int) -> float:
@@ -172,7 +174,7 @@ def _full_chance(model: Model, deployment: Deployment, traffic: Traffic, found: 
     Each of `batch` requests is at a random point of its answer, so what it holds is uniform between its prompt and its
     peak: the mean of the sum is the batch times the middle, its variance the batch times a twelfth of the square.
     """
-    if deployment.engine in SLOTS:
+    if engine(deployment.engine).slots:
         return 0.0
     shared = found.shared_tokens
     start, end = (

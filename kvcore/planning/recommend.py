@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine as engine_of
+from kvcore.engines.registry import runs_on
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import Accelerator, accelerators
 from kvcore.hardware.prices import Hourly, hourly
 from kvcore.model.model import Model
 from kvcore.planning.basis import Basis
 from kvcore.planning.gpu_counts import gpu_counts
-from kvcore.planning.machines import runs_on
 from kvcore.planning.shard_words import split_name
 from kvcore.planning.split_search import Search
 from kvcore.terms import Range

@@ -79,12 +79,12 @@ def _least_pool(model: Model, deployment: Deployment, users: int | None, plan: P
         return None
     # What fills a pool of that size fills a smaller one by the same rules.
     base = basis(model, replace(deployment, kv_bytes=high))
-    if base.filler is None or base.by_context is None or not base.filler.keeps_cache:
+    if base.cache is None or base.by_context is None or not base.cache.keeps_cache:
         return None
     stages = len(base.by_context.at(deployment.context).low)
 
     def enough(size: int) -> bool:
-        return base.filler is not None and base.filler.holds(deployment.context, each, (size,) * stages)
+        return base.cache is not None and base.cache.holds(deployment.context, each, (size,) * stages)
 
     while high - low > 1:
         middle = (low + high) // 2

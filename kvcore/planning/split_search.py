@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from kvcore.deployment import Deployment
-from kvcore.engines.vllm.settings import has_small_defaults
+from kvcore.engines.base import CachePool, Engine
+from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model.memories import Attention, Latent
 from kvcore.model.model import Model
 from kvcore.planning.basis import Basis, basis
-from kvcore.planning.fill import Filler, filler
 from kvcore.planning.overheads import total_overheads
 from kvcore.planning.pools import left_for_cache, loaded_weights, pools, usable_share
 from kvcore.planning.shards import Shard, shards
@@ -27,8 +27,6 @@ NEARLY = 0.9
 # A request is at least this share of what it is there. Block sizes depend little on the GPU; the tokens in flight
 # behind a window, the blocks of a hybrid and the layouts beside an indexer depend on it more.
 _SLACK, _MORE_SLACK = 0.9, 0.4
-# Memories at which an engine's defaults change (vLLM's settings, SGLang's GPU_DEFAULTS), in GiB.
-_TIERS = {"vllm": (70, 160), "sglang": (20, 35, 60, 90, 160)}
 # GPUs of the newer classes have kernels, and so blocks and layouts, of their own.
 _HOPPER, _BLACKWELL, _AFTER = 9.0, 10.0, 11.0
 Rules = tuple[str, int, str, bool, bool]
@@ -62,14 +60,16 @@ class Search:
     users: int
     counts: tuple[int, ...]
     _splits: dict[int, tuple[Split, ...]] = field(default_factory=dict)
-    _fillers: dict[tuple[Rules, Shard], Filler | None] = field(default_factory=dict)
+    _caches: dict[tuple[Rules, Shard], CachePool | None] = field(default_factory=dict)
     _held: dict[tuple[Rules, Shard], tuple[int, int]] = field(default_factory=dict)
 
     def fewest(self, gpu: Accelerator) -> Basis | None:
         """The fewest of this GPU that suffice at the safe end, in the first split that holds nearly most; or None."""
+        chosen = engine(self.asked.engine)
+        fixed = chosen.share_of == "total" and not chosen.share_by_gpu
         try:
-            share = usable_share(self.model, self.asked) if self.asked.engine == "vllm" else 1.0
-            usable, rules = gpu.memory_bytes * share, _rules(self.asked.engine, self.asked.engine_version, gpu)
+            share = usable_share(self.model, self.asked) if fixed else 1.0
+            usable, rules = gpu.memory_bytes * share, _rules(chosen, self.asked.engine_version, gpu)
         except EngineError:
             # A release that is not followed holds nothing.
             return None
@@ -114,9 +114,9 @@ class Search:
         deployment, context = self._on(gpu, split.shard), self.asked.context
         key = rules, split.shard
         try:
-            if key not in self._fillers:
-                self._fillers[key] = filler(self.model, deployment, context)
-            made = self._fillers[key]
+            if key not in self._caches:
+                self._caches[key] = engine(deployment.engine).pool(self.model, deployment, context)
+            made = self._caches[key]
             if made is None:
                 return 0
             held = made.fill(context, self._lows(split, deployment)).requests
@@ -124,7 +124,7 @@ class Search:
             if not made.keeps_cache:
                 low = basis(self.model, deployment).requests(context).low
         except KVCoreError:
-            self._fillers.setdefault(key, None)
+            self._caches.setdefault(key, None)
             return 0
         self._held[key] = gpu.memory_bytes, low
         return low
@@ -152,16 +152,19 @@ def _split(model: Model, shard: Shard, asked: Deployment) -> Split | None:
     slack = _SLACK if _is_plain(model) else _MORE_SLACK
     try:
         loaded = loaded_weights(model, deployment)
-        request = max(filler(model, deployment, deployment.context).request_bytes(deployment.context), default=0)
+        request = max(
+            engine(deployment.engine).pool(model, deployment, deployment.context).request_bytes(deployment.context),
+            default=0,
+        )
     except KVCoreError:
         return None
     weights = max((rank.bytes for rank in loaded), default=0)
     return Split(shard=shard, loaded=loaded, weights_bytes=weights, least_request_bytes=slack * request)
 
 
-def _rules(engine: str, version: str | None, gpu: Accelerator) -> Rules:
+def _rules(chosen: Engine, version: str | None, gpu: Accelerator) -> Rules:
     """What an engine's layout and defaults see of a GPU: two that are alike in it differ in their memory only."""
-    tier = bisect_right(_TIERS.get(engine, ()), gpu.memory_bytes / GIB)
+    tier = bisect_right(chosen.memory_tiers, gpu.memory_bytes / GIB)
     try:
         number = float(gpu.compute_capability or _HOPPER)
         capability = (
@@ -169,8 +172,7 @@ def _rules(engine: str, version: str | None, gpu: Accelerator) -> Rules:
         )
     except ValueError:
         capability = gpu.compute_capability or ""
-    small = engine == "vllm" and has_small_defaults(gpu, version)
-    return gpu.vendor, tier, capability, gpu.unified_memory, small
+    return gpu.vendor, tier, capability, gpu.unified_memory, chosen.small_defaults(gpu, version)
 
 
 def _is_plain(model: Model) -> bool:

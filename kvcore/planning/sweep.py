@@ -13,20 +13,19 @@ from types import MappingProxyType
 from typing import Any
 
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine, engine_names, runs_on
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import accelerators
 from kvcore.model.model import Model
 from kvcore.planning.answers import SPLITS_TRIED, most_users
 from kvcore.planning.basis import basis
-from kvcore.planning.changes import CACHE_FORMATS, WEIGHTS, runs_4_bit
+from kvcore.planning.changes import runs_4_bit
 from kvcore.planning.hardware_changes import other_engines
-from kvcore.planning.machines import runs_on
 from kvcore.planning.offload import offload
 from kvcore.planning.pools import has_share, usable_share
 from kvcore.planning.shard_words import split_name
 from kvcore.planning.shards import shards
-from kvcore.planning.sharing import SLOTS, batched_tokens
+from kvcore.planning.sharing import batched_tokens
 from kvcore.planning.traffic import Traffic, expected
 from kvcore.terms import Range
 from kvcore.units import GIB, MAX_BATCH, format_tokens
@@ -133,12 +132,10 @@ def _point(model: Model, name: str, now: bool, wanted: Deployment) -> Point:
 _Value = tuple[str, bool, Deployment]
 
 
-def _formats(
-    field: str, offered: Mapping[str, tuple[str, ...]], own: str | None, model: Model, deployment: Deployment
-) -> Iterator[_Value]:
+def _formats(field: str, offered: str, own: str | None, model: Model, deployment: Deployment) -> Iterator[_Value]:
     """The engine's own choice, each format that it offers and the GPU runs, and the plan's own."""
     chosen = getattr(deployment, field)
-    runs = [name for name in offered.get(deployment.engine, ()) if runs_4_bit(name, deployment.gpu)]
+    runs = [name for name in getattr(engine(deployment.engine), offered) if runs_4_bit(name, deployment.gpu)]
     names = dict.fromkeys([own, *runs, chosen])
     for name in names:
         change: dict[str, Any] = {field: name}
@@ -187,13 +184,13 @@ def _numbers(
 
 
 def _batched(model: Model, deployment: Deployment) -> float | None:
-    return None if deployment.engine in (*SLOTS, "transformers") else batched_tokens(model, deployment)
+    return batched_tokens(model, deployment) if engine(deployment.engine).step_memory else None
 
 
 def sequences(model: Model, deployment: Deployment) -> int | None:
     """The most requests that the engine runs at once on a replica as deployed; None where it has no such number."""
-    filler = basis(model, deployment).filler
-    return None if filler is None else filler.sequences
+    cache = basis(model, deployment).cache
+    return None if cache is None else cache.sequences
 
 
 def _share(model: Model, deployment: Deployment) -> float | None:
@@ -220,7 +217,7 @@ def _gpus(model: Model, deployment: Deployment) -> Iterator[_Value]:
 
 def _engines(model: Model, deployment: Deployment) -> Iterator[_Value]:
     others = {one.name: one.deployment for one in other_engines(deployment)}
-    for name in NAMES:
+    for name in engine_names():
         if name == deployment.engine:
             yield name, True, deployment
         elif name in others:
@@ -229,8 +226,8 @@ def _engines(model: Model, deployment: Deployment) -> Iterator[_Value]:
 
 _VALUES: Mapping[str, Callable[[Model, Deployment], Iterator[_Value]]] = MappingProxyType(
     {
-        "cache": partial(_formats, "kv_dtype", CACHE_FORMATS, "auto"),
-        "weights": partial(_formats, "weight_format", WEIGHTS, None),
+        "cache": partial(_formats, "kv_dtype", "cache_formats", "auto"),
+        "weights": partial(_formats, "weight_format", "weight_formats", None),
         "split": _splits,
         "gpus": _counts,
         "batched": partial(

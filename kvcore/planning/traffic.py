@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from types import MappingProxyType
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
 from kvcore.errors import PlanError, UnitError
 from kvcore.model.model import Model
 from kvcore.planning.basis import basis
@@ -21,23 +20,6 @@ from kvcore.units import check_tokens
 __all__ = ["Active", "Expected", "Fit", "Traffic", "active_requests", "expected"]
 
 MAX_PEOPLE = 10**9
-# What each engine lets in, which of the three it is nearest to.
-ADMISSION: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "vllm": (
-            "vLLM admits a request when its prompt fits, and preempts the latest when the pool is full: it is then "
-            "computed again. max_num_seqs at the worst case rules that out.",
-        ),
-        "sglang": (
-            "SGLang admits a request with a part of its max_new_tokens set aside, and retracts one when the pool is "
-            "full: it is then computed again. --schedule-conservativeness sets how large that part is.",
-        ),
-        "tensorrt-llm": (
-            "TensorRT-LLM's default, GUARANTEED_NO_EVICT, admits a request when its prompt and all of its max_tokens "
-            "fit; MAX_UTILIZATION admits more and pauses some.",
-        ),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +190,7 @@ def expected(model: Model, deployment: Deployment, traffic: Traffic) -> Expected
         steady=filling.fit(
             "steady state", mean, shared, chunk, "In steady state, with requests of all ages", at_peak.requests
         ),
-        notes=notes + whole + ADMISSION.get(deployment.engine, ()),
+        notes=notes + whole + engine(deployment.engine).admission,
     )
 
 

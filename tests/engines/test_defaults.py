@@ -11,12 +11,11 @@ from packaging.specifiers import SpecifierSet
 from kvcore.cli import main
 from kvcore.deployment import Deployment
 from kvcore.engines.llamacpp.settings import UBATCH_SIZE
+from kvcore.engines.registry import engine, runs_on
 from kvcore.engines.tensorrt_llm.settings import MAX_BATCH_SIZE, MAX_NUM_TOKENS
 from kvcore.engines.vllm.settings import default_utilization
 from kvcore.hardware.gpus import accelerator, accelerators
 from kvcore.model.model import Model
-from kvcore.planning.fill import filler
-from kvcore.planning.machines import runs_on
 from kvcore.planning.overhead_shape import profile
 from kvcore.planning.overheads import Overheads, overheads
 from kvcore.planning.pools import usable_share
@@ -93,7 +92,7 @@ def test_the_batch_of_vllm_is_one_in_every_layer(model_id: str, version: str | N
             continue
         deployment = started(gpu.id, version=version)
         settings = of_engine(model, deployment)
-        run, made = profile(model, deployment), filler(model, deployment, deployment.context)
+        run, made = profile(model, deployment), engine(deployment.engine).pool(model, deployment, deployment.context)
         assert run.tokens == settings.batched_tokens == batched_tokens(model, deployment), gpu.id
         assert settings.sequences == made.sequences, gpu.id
         assert run.older == settings.older_core, gpu.id
@@ -167,7 +166,7 @@ def test_sglang_keeps_what_it_computes() -> None:
 def test_the_dummy_run_of_tensorrt_llm() -> None:
     model, deployment = catalogue.load(LLAMA_8B), started("h100-sxm", "tensorrt-llm")
     assert batched_tokens(model, deployment) == MAX_NUM_TOKENS == 8192
-    assert filler(model, deployment, 32_768).sequences == MAX_BATCH_SIZE == 2048
+    assert engine("tensorrt-llm").pool(model, deployment, 32_768).sequences == MAX_BATCH_SIZE == 2048
     peak = taken(model, deployment).parts[0].formula
     assert peak.startswith("the larger of 8,192 tokens")
     assert "2,048 ×" in peak

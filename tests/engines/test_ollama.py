@@ -9,7 +9,7 @@ import pytest
 
 from kvcore.deployment import Request, as_options
 from kvcore.engines.llamacpp import LLAMACPP
-from kvcore.engines.ollama import OLLAMA, OllamaSettings, default_batch, default_context
+from kvcore.engines.ollama.engine import OLLAMA, OllamaSettings, default_batch, default_context
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model

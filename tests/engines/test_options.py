@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from kvcore.deployment import Request, as_options
-from kvcore.engines.registry import NAMES, engine
+from kvcore.engines.registry import engine, engine_names
 from kvcore.errors import EngineError
 from tests.models import model
 
 QWEN = model("Qwen/Qwen3-0.6B")
 FLAGS = [
     (name, option.flag, option.field)
-    for name in NAMES
+    for name in engine_names()
     for option in engine(name).options
     if option.kind == "integer"
 ]  # fmt: skip

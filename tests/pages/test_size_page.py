@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from kvcore.engines.reserve import reserve
 from kvcore.hardware.gpus import accelerator
 from kvcore.scenario.scenario import DEFAULT_MODEL, Scenario, encode_config
@@ -223,7 +223,7 @@ TRIO_MODELS = ("google/gemma-3-27b-it", "deepseek-ai/DeepSeek-V3.2", "Qwen/Qwen3
 
 
 @pytest.mark.parametrize("model_id", TRIO_MODELS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", engine_names())
 def test_the_trio_is_what_kvcore_says(name: str, model_id: str) -> None:
     at = open_page(model=model_id, engine=name, budget="200 GiB")
     model = catalogue.load(model_id)

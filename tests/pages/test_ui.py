@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from kvcore.engines.reserve import Reservation, reserve
 from kvcore.hardware.gpus import accelerator, capacity_lines
 from kvcore.model import KINDS, Model
@@ -159,7 +159,7 @@ def reserved(model_id: str, name: str, *, tp: int = 1, budget: int = 40 * GIB) -
 
 
 def test_every_engine_has_a_name() -> None:
-    assert tuple(trio_words.ENGINES) == NAMES
+    assert tuple(trio_words.ENGINES) == engine_names()
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_nothing_needs_a_reason_where_nothing_is_added() -> None:
     assert trio_words.reasons(model("meta-llama/Llama-3.3-70B-Instruct"), found, 8, alone) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", engine_names())
 def test_commands_can_be_pasted_whatever_the_model_is_called(name: str) -> None:
     llama = replace(model("meta-llama/Llama-3.3-70B-Instruct"), name="--port; rm -rf ~")
     made = trio_launch.command(llama, name, 2048, "auto", 1, accelerator("h100-sxm"), 80 * GIB)

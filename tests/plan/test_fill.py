@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from kvcore.deployment import Deployment
+from kvcore.engines.base import CachePool
 from kvcore.engines.registry import engine
 from kvcore.errors import EngineError, KVCoreError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model
-from kvcore.planning.fill import Filler, filler
 from kvcore.sources.catalogue import entries, load
 from kvcore.units import GIB, KIB
 
@@ -26,6 +26,10 @@ def plain(name: str, **changes: Any) -> Deployment:
     return replace(Deployment(gpu=accelerator("h100-sxm"), context=4096, engine=name), **changes)
 
 
+def filler(model: Model, deployment: Deployment, context: int) -> CachePool:
+    return engine(deployment.engine).pool(model, deployment, context)
+
+
 def settings_at(model: Model, deployment: Deployment, context: int, **values: Any) -> Any:
     return engine(deployment.engine).settings(model, deployment.at(context).unless_stated(values))
 
@@ -37,7 +41,7 @@ def engine_concurrency(name: str, model: Any, settings: Any, size: int) -> Any:
         return 0
 
 
-def filled_or_refused(model: Model, deployment: Deployment, context: int) -> Filler | None:
+def filled_or_refused(model: Model, deployment: Deployment, context: int) -> CachePool | None:
     """The filler; None where there is nothing to fill, for which the engine itself must say the same."""
     own = engine(deployment.engine)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from kvcore.hardware.gpus import accelerator
 from kvcore.planning.answers import most_users
 from kvcore.planning.grid import grid
@@ -30,7 +30,7 @@ def plain(**changes: Any) -> Deployment:
     return replace(Deployment(gpu=accelerator("h200-sxm"), context=8192, engine="vllm"), **changes)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", engine_names())
 @pytest.mark.parametrize("model_id", MODELS)
 def test_cells_are_plans(name: str, model_id: str) -> None:
     model = load(model_id)
@@ -79,7 +79,7 @@ def test_what_is_refused_fits_nowhere() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.6.3", "0.33.0"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", engine_names())
 def test_pools_of_a_context_are_those_of_a_plan_for_it(name: str, version: str) -> None:
     from kvcore.planning.basis import basis, sizes
 
@@ -103,7 +103,7 @@ _SPLITS: dict[str, dict[str, int]] = {
 
 
 @pytest.mark.parametrize("version", ["0.6.3", "0.10.0", None])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", engine_names())
 @pytest.mark.parametrize("model_id", _KINDS)
 def test_pools_between_two_contexts_that_have_equal_ones_are_equal(
     model_id: str, name: str, version: str | None

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import llamacpp_parser
 from kvcore.deployment import OWN_HEAD, Deployment, Draft
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import accelerator
 from kvcore.planning.launch import Command, launch
@@ -287,7 +287,7 @@ def test_one_replica_at_a_time_is_said() -> None:
         assert any("3 times" in note for note in notes), engine
 
 
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", engine_names())
 def test_hostile_names_are_one_word_to_bash(engine: str, tmp_path: Path) -> None:
     """bash that is given the text sees exactly our words, and nothing in a name is run or read as an option."""
     commands = [launch(named(catalogue.load(LLAMA), name), h100(engine=engine)) for name in HOSTILE]
@@ -323,7 +323,7 @@ def test_a_hostile_name_is_written_in_files_as_itself_or_not_at_all(name: str) -
     assert ast.literal_eval(assigned[0].value) == (f"./{name}" if name.startswith("-") else name)
 
 
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", engine_names())
 @pytest.mark.parametrize("name", UNPRINTABLE)
 def test_a_name_that_a_terminal_would_act_upon_is_not_shown(engine: str, name: str) -> None:
     command = launch(named(catalogue.load(LLAMA), name), h100(engine=engine))
@@ -334,7 +334,7 @@ def test_a_name_that_a_terminal_would_act_upon_is_not_shown(engine: str, name: s
 
 
 @pytest.mark.parametrize("kv", ["; id", "--trust-remote-code", "fp8\n", "$(id)"])
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", engine_names())
 def test_a_format_that_is_none_is_refused(engine: str, kv: str) -> None:
     if kv == "fp8\n" and engine in ("vllm", "sglang", "tensorrt-llm"):
         assert "\n" not in made(LLAMA, h100(engine=engine, kv_dtype=kv)).text
@@ -352,7 +352,7 @@ def test_recorded_options_say_where_they_are_from() -> None:
 
 
 def test_every_engine_has_a_command() -> None:
-    for engine in NAMES:
+    for engine in engine_names():
         plain = replace(h100(), engine=engine)
         assert made(LLAMA, plain).words
 

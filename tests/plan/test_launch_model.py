@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kvcore.deployment import Draft
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from kvcore.errors import EngineError
 from kvcore.model.model import Files, Model
 from kvcore.planning.launch import Command, launch
@@ -53,7 +53,7 @@ def made(model: Model, engine: str) -> Command:
     return launch(model, replace(h100(context=4096), engine=engine))
 
 
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", engine_names())
 def test_a_folder_is_given_as_it_was_typed(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "models" / "my model"
     folder.mkdir(parents=True)
@@ -74,7 +74,7 @@ def test_a_folder_is_given_as_it_was_typed(engine: str, tmp_path: Path, monkeypa
         assert given(engine, made(sources.load("config.json").model, engine)) == "."
 
 
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", engine_names())
 def test_a_configuration_alone_is_no_checkpoint(engine: str, tmp_path: Path) -> None:
     path = tmp_path / "q15.json"
     path.write_text(json.dumps(CONFIG), "utf-8")
@@ -84,7 +84,7 @@ def test_a_configuration_alone_is_no_checkpoint(engine: str, tmp_path: Path) -> 
     assert any(meant in note for note in command.notes)
 
 
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", engine_names())
 @pytest.mark.parametrize("name", ["my model.gguf", "-x.gguf", "sha256-0123"])
 def test_a_gguf_file_is_given_as_it_was_typed(
     engine: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -108,7 +108,7 @@ def test_a_gguf_file_is_given_as_it_was_typed(
 
 
 @pytest.mark.parametrize("kind", ["folder", "config", "gguf"])
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", engine_names())
 def test_hostile_paths_are_one_word_to_bash(engine: str, kind: str, tmp_path: Path) -> None:
     commands = []
     for name in HOSTILE:
@@ -127,7 +127,7 @@ def test_hostile_paths_are_one_word_to_bash(engine: str, kind: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["folder", "config", "gguf"])
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", engine_names())
 @pytest.mark.parametrize(
     "path", ["/a\nrm -rf ~", "/a\x1b[201~\nid", "/a\tb", "/\u202eabc", "/a\udcff", f"/{'x' * 4096}"]
 )
@@ -161,7 +161,7 @@ def test_a_draft_is_given_as_it_was_typed() -> None:
     assert words[words.index("--model-draft") + 1] == "/m/my draft.gguf"
 
 
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", engine_names())
 @pytest.mark.parametrize("text", ["mha", "mla", "sliding:4096/6", "hybrid:4"])
 def test_a_counterfactual_has_no_command(engine: str, text: str) -> None:
     """Whatever screen or command asks: nobody has such weights."""

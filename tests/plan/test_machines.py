@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import not_followed, runs_on
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import accelerator, custom_accelerator
 from kvcore.planning.launch import launch
-from kvcore.planning.machines import not_followed, runs_on
 from kvcore.planning.plan import make_plan
 from tests.models import model
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.planning.answers import longest_context, most_users
 from kvcore.planning.plan import make_plan
@@ -19,7 +19,7 @@ from kvcore.terms import Range
 from kvcore.units import GIB, KIB
 
 ALL = [entry.model_id for entry in entries()]
-models, engines = st.sampled_from(ALL), st.sampled_from(NAMES)
+models, engines = st.sampled_from(ALL), st.sampled_from(engine_names())
 contexts = st.integers(1, 200_000)
 # Kernels for smaller formats may have larger blocks (64 instead of 16 tokens), so requests of less than one take more.
 whole_blocks = st.integers(1, 200).map(lambda count: 1024 * count)
@@ -118,7 +118,7 @@ def test_replicas_hold_as_many_times_as_much(
 
 
 @pytest.mark.parametrize("model_id", ALL[::5])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", engine_names())
 def test_every_engine_answers_or_refuses_with_words(name: str, model_id: str) -> None:
     plan = make_plan(load(model_id), Deployment(gpu=accelerator("h200-sxm"), context=8 * KIB, engine=name), 3)
     assert plan.binding.sentence.endswith((".", "!", "?"))

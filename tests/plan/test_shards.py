@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from kvcore.errors import EngineError, UnitError
 from kvcore.hardware.gpus import accelerator
 from kvcore.planning.shards import Shard, check, notes, shards
@@ -164,7 +164,7 @@ def test_engines_that_split_by_layers_are_offered_stages() -> None:
     assert all("ask for pp" in one.refused for one in found if one.tp > 1)
 
 
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", engine_names())
 def test_every_split_has_its_reason_or_its_weights(engine: str) -> None:
     for model_id in (LLAMA, DEEPSEEK, NEXT, MAMBA, "google/gemma-3-27b-it", "openai/gpt-oss-120b"):
         model = catalogue.load(model_id)
@@ -180,6 +180,6 @@ def test_every_split_has_its_reason_or_its_weights(engine: str) -> None:
 
 def test_one_gpu_serves_every_model() -> None:
     for one in catalogue.summaries():
-        for engine in NAMES:
+        for engine in engine_names():
             found = shards(one.model, engine, 1)
             assert [(shard.tp, shard.pp, shard.dp, shard.refused) for shard in found] == [(1, 1, 1, "")]

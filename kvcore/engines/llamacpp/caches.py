@@ -300,3 +300,17 @@ def _state_row(state: Memory, device: str, count: int, copies: int) -> Row:
 
 def _window(memory: Memory) -> int | None:
     return memory.limit if isinstance(memory, Attention) else memory.window if isinstance(memory, Latent) else None
+
+
+def device_rates(caches: tuple[Cache, ...], device: str) -> tuple[int, int, int]:
+    """Bytes on a device for each full cell, for each sliding cell, and for all slots' states whatever the context."""
+    full = sliding = fixed = 0
+    for cache in caches:
+        size = cache.bytes_on(device)
+        if cache.kind == "state":
+            fixed += size
+        elif cache.kind == "sliding":
+            sliding += size // (cache.cells * cache.streams)
+        else:
+            full += size // (cache.cells * cache.streams)
+    return full, sliding, fixed

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from kvcore.deployment import Deployment, Request
 from kvcore.engines.base import Capacity, Engine, Group, Layout
-from kvcore.engines.llamacpp.caches import Cache, make_caches
+from kvcore.engines.llamacpp.caches import Cache, device_rates, make_caches
 from kvcore.engines.llamacpp.devices import HOST, layer_devices
 from kvcore.engines.llamacpp.settings import (
     CELL_PADDING,
@@ -18,15 +18,15 @@ from kvcore.engines.llamacpp.settings import (
     LlamaCppSettings,
     make_context,
     make_settings,
+    requests_in,
+    slot_length,
     window_cells,
 )
+from kvcore.engines.llamacpp.slots import SlotPool, draft_notes
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
 from kvcore.ranks.rules import RankRules
 from kvcore.terms import Term
-
-# Architectures whose head has a context of its own layers (src/llama-model.cpp, the filters of hybrids).
-HEAD_ALONE = frozenset({"qwen3_5_text", "qwen3_5_moe_text", "qwen35", "qwen35moe"})
 
 
 class LlamaCpp(Engine):
@@ -47,6 +47,9 @@ class LlamaCpp(Engine):
     on_processors = True
     # The input layer's table is on the host (llama-model.cpp, load_tensors: dev_input is the CPU), towers in mmproj.
     rules = RankRules(whole_layers=True, table_on_host=True)
+    slots = True
+    step_memory = False
+    offload = "--cache-ram"
 
     def settings(self, model: Model, asked: Request) -> LlamaCppSettings:
         """See Engine.settings. Without --ctx-size it is the least with which a slot holds the longest request, and
@@ -70,12 +73,24 @@ class LlamaCpp(Engine):
         """See Ranked.draft_notes."""
         return draft_notes(model, deployment)
 
+    def pool(self, model: Model, deployment: Deployment, context: int) -> SlotPool:
+        """See Engine.pool."""
+        return SlotPool(self, model, deployment, context)
+
+    def batched_tokens(self, settings: LlamaCppSettings) -> int:
+        """See Engine.batched_tokens."""
+        return settings.ubatch_size
+
+    def no_sharing(self, model: Model, deployment: Deployment) -> str:
+        """See Engine.no_sharing."""
+        return f"Every slot of {self.label} has a copy of the prompt: a shared beginning is not counted once."
+
     def layout(self, model: Model, settings: LlamaCppSettings) -> Layout:
         """A slot's share of the fullest device's cache; EngineError for what llama.cpp refuses or a slot too short."""
         context = make_context(model, settings)
         caches = make_caches(model, settings, context)
-        length = _length(settings, context)
-        requests = _requests(context, length)
+        length = slot_length(settings, context)
+        requests = requests_in(context, length)
         device, held = fullest(caches)
         share = -(-held // requests)
         return Layout(
@@ -100,7 +115,7 @@ class LlamaCpp(Engine):
         _, held = fullest(caches)
         if not held:
             raise EngineError(f"{self.name}: {model.name} keeps no cache, so there is no capacity to compute")
-        requests = _requests(context, _length(settings, context))
+        requests = requests_in(context, slot_length(settings, context))
         fits = held <= kv_bytes
         tokens = context.n_ctx_seq * context.streams if fits else 0
         return Capacity(
@@ -136,14 +151,6 @@ class LlamaCpp(Engine):
 LLAMACPP = LlamaCpp()
 
 
-def draft_notes(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """That prediction layers have a whole second context; nothing where a draft model or no draft proposes."""
-    if deployment.draft is None or not deployment.draft.own or model.model_type in HEAD_ALONE:
-        return ()
-    text = "An upper bound: the second context of prediction layers is counted with all of the model's layers once "
-    return (f"{text}more, in 16 bits, as llama.cpp allocates it for most architectures.",)
-
-
 def fullest(caches: tuple[Cache, ...]) -> tuple[str, int]:
     """The device with the most bytes of cache, and those bytes; the host only where no GPU holds any."""
     held = {device: sum(cache.bytes_on(device) for cache in caches) for device in _devices(caches)}
@@ -154,28 +161,6 @@ def _devices(caches: tuple[Cache, ...]) -> tuple[str, ...]:
     """The GPUs that hold a part of the caches, else the host."""
     places = {row.device for cache in caches for row in cache.rows}
     return tuple(sorted(places - {HOST} or places))
-
-
-def _length(settings: LlamaCppSettings, context: Context) -> int:
-    """Tokens of one request: max_model_len, which a slot must hold, else all that a slot holds."""
-    length = settings.max_model_len or context.n_ctx_slot
-    if length > context.n_ctx_slot:
-        raise EngineError(
-            f"llama.cpp: max_model_len {length:,} does not fit in a slot of {context.n_ctx_slot:,} tokens (n_ctx_slot: "
-            f"--ctx-size {settings.ctx_size:,} over {context.streams} streams, at most the training context)"
-        )
-    return length
-
-
-def requests_at_once(model: Model, settings: LlamaCppSettings) -> int:
-    """Requests of max_model_len that the context holds at once; EngineError where a slot is too short for one."""
-    context = make_context(model, settings)
-    return _requests(context, _length(settings, context))
-
-
-def _requests(context: Context, length: int) -> int:
-    """Requests of `length` tokens held at once: one a slot, and in a unified cache no more than its cells allow."""
-    return min(context.slots, context.n_ctx_seq // length) if context.unified else context.slots
 
 
 def _dtype(settings: LlamaCppSettings) -> str:
@@ -255,20 +240,6 @@ def _largest_context(model: Model, settings: LlamaCppSettings, caches: tuple[Cac
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low * step
-
-
-def device_rates(caches: tuple[Cache, ...], device: str) -> tuple[int, int, int]:
-    """Bytes on a device for each full cell, for each sliding cell, and for all slots' states whatever the context."""
-    full = sliding = fixed = 0
-    for cache in caches:
-        size = cache.bytes_on(device)
-        if cache.kind == "state":
-            fixed += size
-        elif cache.kind == "sliding":
-            sliding += size // (cache.cells * cache.streams)
-        else:
-            full += size // (cache.cells * cache.streams)
-    return full, sliding, fixed
 
 
 def _notes(model: Model, settings: LlamaCppSettings, context: Context) -> tuple[str, ...]:

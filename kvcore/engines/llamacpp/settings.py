@@ -35,6 +35,8 @@ MAX_SLOTS = 256
 # --batch-size, --ubatch-size, and --parallel of llama-server (common/common.h, common/arg.cpp).
 BATCH_SIZE, UBATCH_SIZE, SLOTS = 2048, 512, 4
 _TYPES = tuple(CACHE_TYPES)
+# Options that say what the slots share, llama.cpp's and Ollama's.
+FIXED = frozenset({"ctx_size", "kv_unified", "kv_unified_per_slot", "parallel", "num_parallel", "num_ctx", "tool"})
 
 OPTIONS = (
     Option(flag="--ctx-size", field="ctx_size", kind="integer", help="tokens of the context that all slots share; "
@@ -243,3 +245,25 @@ def window_cells(window: int, context: Context, settings: LlamaCppSettings) -> i
 
 def _padded(cells: int) -> int:
     return -(-cells // CELL_PADDING) * CELL_PADDING
+
+
+def slot_length(settings: LlamaCppSettings, context: Context) -> int:
+    """Tokens of one request: max_model_len, which a slot must hold, else all that a slot holds."""
+    length = settings.max_model_len or context.n_ctx_slot
+    if length > context.n_ctx_slot:
+        raise EngineError(
+            f"llama.cpp: max_model_len {length:,} does not fit in a slot of {context.n_ctx_slot:,} tokens (n_ctx_slot: "
+            f"--ctx-size {settings.ctx_size:,} over {context.streams} streams, at most the training context)"
+        )
+    return length
+
+
+def requests_at_once(model: Model, settings: LlamaCppSettings) -> int:
+    """Requests of max_model_len that the context holds at once; EngineError where a slot is too short for one."""
+    context = make_context(model, settings)
+    return requests_in(context, slot_length(settings, context))
+
+
+def requests_in(context: Context, length: int) -> int:
+    """Requests of `length` tokens held at once: one a slot, and in a unified cache no more than its cells allow."""
+    return min(context.slots, context.n_ctx_seq // length) if context.unified else context.slots

@@ -6,7 +6,7 @@ width of a latent row), srt/configs/model_config.py (which architectures have a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kvcore.engines.sglang.settings import SglangSettings
@@ -269,3 +269,28 @@ def _latent_bytes(latent: Latent, packed: bool, dtype: str) -> int:
     if dtype in ("nvfp4", "fp4_mx_block16"):
         return latent.width // 2 + latent.width // 16
     return latent.width * (1 if dtype in ("fp8", "mxfp8") else _BF16)
+
+
+def stages_with_draft(parts: tuple[Stage, ...], draft: Model, dcp: int, settings: SglangSettings) -> tuple[Stage, ...]:
+    """The stages with the cells by which SGLang sizes its pool: larger by the draft's layers, or by what its own
+    slots take where that is more. One pipeline stage; every decode-context-parallel rank has all of the draft's.
+
+    The cells are larger by draft layers / layers, whatever shape the draft's are of, and the draft's own pool has as
+    many slots (pool_configurator.py, eagle_draft_num_layers). EngineError for what is not followed.
+    """
+    (own,) = stages(draft, settings)
+    if own.state_layers:
+        raise EngineError(f"sglang: the states of a draft such as {draft.name} are not followed here")
+    slots = sum(cell.bytes for cell in (own.full, own.swa) if cell is not None) * dcp
+    count = sum(cell.layers for cell in (own.full, own.swa) if cell is not None) * dcp
+    found = []
+    for part in parts:
+        if part.full is None:
+            raise EngineError("sglang: a draft beside a model that keeps no full cache is not followed here")
+        reserved = part.full.bytes * count // part.full.layers
+        found.append(replace(part, full=_larger(part.full, max(reserved, slots))))
+    return tuple(found)
+
+
+def _larger(cell: Cell, more: int) -> Cell:
+    return replace(cell, k_bytes=cell.k_bytes + more)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import Capacity, Engine, Group, Layout
+from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, with_draft
 from kvcore.engines.sglang.cells import (
     Stage,
     has_sliding_pool,
@@ -14,10 +15,13 @@ from kvcore.engines.sglang.cells import (
     resolve_dtype,
     split_stages,
     stages,
+    stages_with_draft,
 )
 from kvcore.engines.sglang.lines import log_lines
+from kvcore.engines.sglang.memory import mem_fraction_static, reserved_mib
 from kvcore.engines.sglang.pools import Need, Sizes, pool_sizes, request_need, window_too_wide
 from kvcore.engines.sglang.settings import (
+    GPU_DEFAULTS,
     MAMBA_FULL_MEMORY_RATIO,
     OPTIONS,
     SWA_FULL_TOKENS_RATIO,
@@ -29,7 +33,13 @@ from kvcore.model.memories import Attention, Indexer, State
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import WeightFormat
 from kvcore.ranks.rules import RankRules, Ways
+from kvcore.ranks.speculation import alone, speculator
 from kvcore.terms import Term
+
+# MiB that are kept off for a draft and its graphs where nobody says (server_args.py), by who proposes.
+_STANDALONE_MIB, _HEAD_MIB = 6 * 1024, 2 * 1024
+# Requests that run at once beside a draft where nobody says (server_args.py).
+_RUNNING_WITH_DRAFT = 48
 
 
 class SGLang(Engine):
@@ -44,6 +54,14 @@ class SGLang(Engine):
     cache_formats = ("fp8", "nvfp4")
     weight_formats = ("fp8", "awq", "nvfp4")
     rules = RankRules(dp_attention="groups", context_parallel=True)
+    share_of = "total"
+    share_by_gpu = True
+    memory_tiers = tuple(row[0] for row in GPU_DEFAULTS[:-1])
+    admission = (
+        "SGLang admits a request with a part of its max_new_tokens set aside, and retracts one when the pool is "
+        "full: it is then computed again. --schedule-conservativeness sets how large that part is.",
+    )
+    offload = "--enable-hierarchical-cache --hicache-size"
 
     def settings(self, model: Model, asked: Request) -> SglangSettings:
         """See Engine.settings; the longest request is the model's own limit unless said."""
@@ -88,6 +106,24 @@ class SGLang(Engine):
             return ()
         text = "SGLang sets cache aside for a draft by its number of layers, as if they were the model's"
         return (f"{text}; where the draft's take more, those are counted.",)
+
+    def pool(self, model: Model, deployment: Deployment, context: int) -> SglangPool:
+        """See Engine.pool."""
+        return SglangPool(model, deployment, context)
+
+    def share(self, model: Model, deployment: Deployment) -> float:
+        """See Engine.share: mem_fraction_static, of which more is kept off for a draft and its graphs."""
+        settings = self.settings(model, deployment.at(max(1, deployment.context)))
+        found = mem_fraction_static(model, settings)
+        if deployment.draft is None or settings.mem_fraction_static is not None:
+            return found
+        more = _STANDALONE_MIB if deployment.draft.standalone else _HEAD_MIB
+        kept = reserved_mib(model, settings) + more
+        return round((settings.gpu_mib - kept) / settings.gpu_mib, 3)
+
+    def batched_tokens(self, settings: SglangSettings) -> int:
+        """See Engine.batched_tokens."""
+        return settings.prefill_chunk
 
     def layout(self, model: Model, settings: SglangSettings) -> Layout:
         """What one request of context_length tokens takes on the fullest rank; EngineError for what is refused."""
@@ -258,3 +294,98 @@ def _notes(model: Model, settings: SglangSettings) -> tuple[str, ...]:
     if settings.kv_cache_dtype == "auto" and model.cache_format == "fp8":
         notes.append("auto takes the fp8 that ModelOpt declares; for other quantisers SGLang keeps 16 bits.")
     return tuple(notes)
+
+
+class SglangPool(CachePool):
+    """See CachePool.
+
+    What is free is the least over all ranks, pipeline stages included (get_available_gpu_memory, distributed), so the
+    smallest pool meets the widest stage. How many may run depends on the pools, and is part of the concurrency.
+    """
+
+    sequences_name = "max_running_requests"
+    held_back = ""
+
+    def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
+        self.model = model
+        few = (
+            {"max_running_requests": _RUNNING_WITH_DRAFT}
+            if deployment.draft and deployment.max_num_seqs is None
+            else {}
+        )
+        self.settings: SglangSettings = SGLANG.settings(model, deployment.at(context).unless_stated(few))
+        plain = self.stages = stages(model, self.settings)
+        self.draft = speculator(model, deployment)
+        if self.draft is not None:
+            own = SGLANG.settings(self.draft, alone(self.draft, deployment, SGLANG.rules).at(context))
+            self.stages = stages_with_draft(plain, self.draft, self.settings.dcp_size, own)
+        self.plain = plain
+        self.page = page_size(model, self.settings)
+        self.keeps_cache = True
+        self._needs: dict[int, tuple[SglangSettings, Need]] = {}
+        asked = self.settings.max_running_requests
+        self.sequences: int | None = None if asked is None else max(1, asked // self.settings.attention_dp)
+
+    def _for(self, context: int) -> tuple[SglangSettings, Need]:
+        """The settings for requests of that length, and what one needs; kept for the ends of a range."""
+        found = self._needs.get(context)
+        if found is None:
+            settings = replace(self.settings, context_length=context)
+            found = self._needs[context] = settings, request_need(self.model, settings)
+        return found
+
+    def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
+        """See CachePool.fill."""
+        least = min(kv_bytes)
+        if least <= 0:
+            return NOTHING
+        settings, need = self._for(context)
+        sizes = pool_sizes(self.model, settings, self.stages, self.page, least)
+        if sizes.running <= 0 or window_too_wide(self.model, settings, sizes, self.page):
+            return NOTHING
+        limits: list[Fraction] = []
+        limits += [Fraction(sizes.full, need.tokens)] if any(part.full for part in self.stages) else []
+        limits += [Fraction(sizes.swa, need.swa_tokens)] if any(part.swa for part in self.stages) else []
+        limits += [Fraction(sizes.state_slots, need.state_slots)] if need.state_slots else []
+        tokens = sizes.tokens * (1 if sizes.swa else settings.dcp_size)
+        by_memory = min(limits)
+        concurrency = min(by_memory, Fraction(sizes.running))
+        return Fill(
+            concurrency=concurrency, requests=int(concurrency), tokens=tokens, by_sequences=concurrency < by_memory
+        )
+
+    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See CachePool.count."""
+        return self.fill(context, kv_bytes).requests
+
+    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
+        """See CachePool.holds."""
+        return self.fill(context, kv_bytes).requests >= requests
+
+    def request_bytes(self, context: int) -> tuple[int, ...]:
+        """See CachePool.request_bytes."""
+        _, need = self._for(context)
+        return tuple(stage_request_bytes(stage, need) for stage in self.stages)
+
+    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See CachePool.tightest: the widest stage, for all have the pool of the smallest."""
+        sizes = self.request_bytes(context)
+        return max(range(len(sizes)), key=lambda stage: sizes[stage])
+
+    def layout(self, context: int, requests: int) -> Layout:
+        """See CachePool.layout; the same for any number of requests."""
+        found = SGLANG.layout(self.model, replace(self.settings, context_length=context))
+        if self.draft is None:
+            return found
+        need = self._for(context)[1]
+        pairs = zip(self.stages, self.plain, strict=True)
+        more = max(stage_request_bytes(stage, need) - stage_request_bytes(plain, need) for stage, plain in pairs)
+        return with_draft(found, self.draft, more)
+
+    def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
+        """See CachePool.terms: the engine's own."""
+        least = max(0, min(kv_bytes))
+        settings, need = self._for(context)
+        sizes = pool_sizes(self.model, settings, self.stages, self.page, least)
+        starts = sizes.running > 0 and not window_too_wide(self.model, settings, sizes, self.page)
+        return capacity_terms(self.stages, need, sizes, least, sizes.tokens, starts)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import Capacity, Engine, Group, Layout
+from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, with_draft
 from kvcore.engines.tensorrt_llm.pools import WindowPool, blocks, resolve_dtype, split_stages, stage_pools
 from kvcore.engines.tensorrt_llm.settings import (
     FREE_GPU_MEMORY_FRACTION,
@@ -17,12 +17,17 @@ from kvcore.engines.tensorrt_llm.settings import (
     make_settings,
 )
 from kvcore.errors import EngineError
-from kvcore.model.memories import Attention, Indexer, Latent
+from kvcore.model.memories import Attention, Indexer, Latent, State
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import WeightFormat
 from kvcore.ranks.rules import RankRules, Ways
+from kvcore.ranks.speculation import alone, speculator
 from kvcore.terms import Term
 from kvcore.units import GIB
+
+# max_batch_size and max_num_tokens of trtllm-serve where nobody says (1.4: commands/serve.py, builder.py).
+MAX_BATCH_SIZE = 2048
+MAX_NUM_TOKENS = 8192
 
 
 class TensorRtLlm(Engine):
@@ -37,6 +42,12 @@ class TensorRtLlm(Engine):
     cache_formats = ("fp8", "nvfp4")
     weight_formats = ("fp8", "awq", "nvfp4")
     rules = RankRules(dp_attention="all")
+    share_of = "free"
+    admission = (
+        "TensorRT-LLM's default, GUARANTEED_NO_EVICT, admits a request when its prompt and all of its max_tokens "
+        "fit; MAX_UTILIZATION admits more and pauses some.",
+    )
+    offload = "kv_cache_config.host_cache_size"
 
     def settings(self, model: Model, asked: Request) -> TensorRtLlmSettings:
         """See Engine.settings; the longest request is the model's own limit unless said."""
@@ -55,6 +66,25 @@ class TensorRtLlm(Engine):
         found = super().ways(model, deployment, wanted)
         experts = deployment.tp * deployment.dp if deployment.dp_attention else deployment.tp
         return replace(found, experts=experts, copies_latent=True)
+
+    def pool(self, model: Model, deployment: Deployment, context: int) -> TensorRtLlmPool:
+        """See Engine.pool."""
+        return TensorRtLlmPool(model, deployment, context)
+
+    def share(self, model: Model, deployment: Deployment) -> float:
+        """See Engine.share: free_gpu_memory_fraction."""
+        stated = deployment.option("free_gpu_memory_fraction") or deployment.utilization
+        return float(stated or FREE_GPU_MEMORY_FRACTION)
+
+    def batched_tokens(self, settings: TensorRtLlmSettings) -> int:
+        """See Engine.batched_tokens: max_num_tokens."""
+        return MAX_NUM_TOKENS
+
+    def no_sharing(self, model: Model, deployment: Deployment) -> str:
+        """See Engine.no_sharing: no blocks are reused where there are states."""
+        states = any(isinstance(memory, State) for memory, _ in model.kept)
+        text = "TensorRT-LLM reuses no blocks of models with recurrent states: nothing is counted once."
+        return text if states and deployment.prefix_caching else ""
 
     def layout(self, model: Model, settings: TensorRtLlmSettings) -> Layout:
         """What one request of max_seq_len tokens claims on the fullest rank; EngineError for what is refused."""
@@ -241,3 +271,129 @@ def _pattern(model: Model, settings: TensorRtLlmSettings) -> str:
 def _layer_window(layer: tuple[object, ...], settings: TensorRtLlmSettings) -> int:
     limits = [memory.limit for memory in layer if isinstance(memory, Attention) and memory.limit is not None]
     return min([settings.max_seq_len, *limits])
+
+
+class TensorRtLlmPool(CachePool):
+    """See CachePool. The smallest stage decides for all."""
+
+    sequences_name = "max_batch_size"
+    held_back = ""
+
+    def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
+        self.model = model
+        self.settings: TensorRtLlmSettings = TENSORRT_LLM.settings(model, deployment.at(context))
+        self.keeps_cache = True
+        self.sequences: int | None = deployment.max_num_seqs or MAX_BATCH_SIZE
+        self._stages: dict[tuple[int, ...], tuple[tuple[WindowPool, ...], ...]] = {}
+        # What is refused is refused here, and not at the first length.
+        found = self._pools(self.settings)
+        self.draft = speculator(model, deployment)
+        # Bytes a token of the draft's, on the last stage.
+        self.drafted = 0 if self.draft is None else self._draft_token(self.draft, deployment, context, found)
+
+    def _draft_token(
+        self, draft: Model, deployment: Deployment, context: int, found: tuple[tuple[WindowPool, ...], ...]
+    ) -> int:
+        own = stage_pools(draft, TENSORRT_LLM.settings(draft, alone(draft, deployment, TENSORRT_LLM.rules).at(context)))
+        if any(len(pools) > 1 for pools in (*found, *own)):
+            raise EngineError("tensorrt-llm: how windows share the memory with a draft's cache is not followed here")
+        return sum(pool.token_bytes for pools in own for pool in pools)
+
+    def _target(self, kv_bytes: tuple[int, ...]) -> tuple[int, ...]:
+        """What is left of the pools for the model: both have as many tokens (pyexecutor/_util.py, cal_max_tokens)."""
+        if not self.drafted:
+            return kv_bytes
+        each = self._pools(self.settings)[-1][0].token_bytes
+        return (*kv_bytes[:-1], kv_bytes[-1] * each // (each + self.drafted))
+
+    def _pools(self, settings: TensorRtLlmSettings) -> tuple[tuple[WindowPool, ...], ...]:
+        """The pools of every stage. Only their windows depend on the length, and only up to the longest of them."""
+        key = settings.windows
+        if len(key) == 1:
+            # One window as long as a request: what a token takes does not change.
+            known = self._stages.get(())
+            if known is None:
+                known = self._stages[()] = self._checked(settings)
+            return tuple(tuple(replace(pool, window=key[0]) for pool in pools) for pools in known)
+        found = self._stages.get(key)
+        if found is None:
+            found = self._stages[key] = self._checked(settings)
+        return found
+
+    def _checked(self, settings: TensorRtLlmSettings) -> tuple[tuple[WindowPool, ...], ...]:
+        found = stage_pools(self.model, settings)
+        if len({tuple(pool.window for pool in pools) for pools in found}) > 1:
+            raise EngineError("tensorrt-llm: the pipeline stages have different windows, which it refuses")
+        return found
+
+    def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
+        """See CachePool.fill."""
+        if min(kv_bytes) <= 0:
+            return NOTHING
+        settings = replace(self.settings, max_seq_len=context)
+        stages = self._pools(settings)
+        sizes = self._target(kv_bytes)
+        made = (blocks(pools, settings, size) for pools, size in zip(stages, sizes, strict=True))
+        counts = tuple(map(min, zip(*made, strict=True)))
+        if not all(counts):
+            return NOTHING
+        needs = (pool.blocks_needed(settings) for pool in stages[0])
+        concurrency = min(Fraction(count, need) for count, need in zip(counts, needs, strict=True))
+        return Fill(concurrency=concurrency, requests=int(concurrency), tokens=counts[-1] * settings.tokens_per_block)
+
+    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See CachePool.count."""
+        return self.fill(context, kv_bytes).requests
+
+    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
+        """See CachePool.holds."""
+        return self.fill(context, kv_bytes).requests >= requests
+
+    def request_bytes(self, context: int) -> tuple[int, ...]:
+        """See CachePool.request_bytes."""
+        settings = replace(self.settings, max_seq_len=context)
+        size = settings.tokens_per_block
+        stages = self._pools(settings)
+        last = len(stages) - 1
+        return tuple(
+            sum(
+                pool.blocks_needed(settings) * size * (pool.token_bytes + (self.drafted if stage == last else 0))
+                for pool in pools
+            )
+            for stage, pools in enumerate(stages)
+        )
+
+    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See CachePool.tightest."""
+        sizes = self.request_bytes(context)
+        return min(range(len(sizes)), key=lambda stage: Fraction(kv_bytes[stage], max(1, sizes[stage])))
+
+    def layout(self, context: int, requests: int) -> Layout:
+        """See CachePool.layout; the same for any number of requests."""
+        settings = replace(self.settings, max_seq_len=context)
+        found = TENSORRT_LLM.layout(self.model, settings)
+        if self.draft is None:
+            return found
+        tokens = self._pools(settings)[-1][0].blocks_needed(settings) * settings.tokens_per_block
+        return with_draft(found, self.draft, tokens * self.drafted)
+
+    def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
+        """See CachePool.terms."""
+        settings = replace(self.settings, max_seq_len=context)
+        stages = self._pools(settings)
+        terms = []
+        if self.drafted:
+            each = stages[-1][0].token_bytes
+            text = f"{kv_bytes[-1]:,} B × {each:,} / ({each:,} + {self.drafted:,} B a token of the draft)"
+            own = self._target(kv_bytes)[-1]
+            terms.append(Term(name="the model's part of the pool", formula=f"{text} = {own:,} B", value=own, unit="B"))
+        for number, (pools, size) in enumerate(zip(stages, self._target(kv_bytes), strict=True)):
+            where = f", stage {number}" if len(stages) > 1 else ""
+            for pool, count in zip(pools, blocks(pools, settings, max(0, size)), strict=True):
+                part = f"{size:,} B" if len(pools) == 1 else f"its part of {size:,} B"
+                text = (
+                    f"{part} / {pool.token_bytes:,} B a token / {settings.tokens_per_block} tokens = {count:,} blocks"
+                )
+                text += f", {pool.blocks_needed(settings):,} a request"
+                terms.append(Term(name=f"window of {pool.window:,}{where}", formula=text, value=count, unit="blocks"))
+        return tuple(terms)

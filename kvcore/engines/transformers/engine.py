@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import Capacity, Engine, Group, Layout
+from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout
 from kvcore.engines.transformers.layers import OWN_CODE, Held, held_layers, layer_bytes, request_bytes
 from kvcore.engines.transformers.settings import OPTIONS, VERSION, TransformersSettings, make_settings
 from kvcore.errors import EngineError
@@ -32,6 +33,7 @@ class Transformers(Engine):
     weight_formats = ("int8", "int4")
     on_processors = True
     rules = RankRules(whole_layers=True, keeps_32_bits=True)
+    step_memory = False
 
     def settings(self, model: Model, asked: Request) -> TransformersSettings:
         """See Engine.settings; the longest request is the model's own limit unless said."""
@@ -47,6 +49,18 @@ class Transformers(Engine):
         """See Ranked.refuses_draft: none is followed here."""
         planned = "assisted generation is not planned here; plan it without a draft, or for another engine"
         return "" if deployment.draft is None else planned
+
+    def pool(self, model: Model, deployment: Deployment, context: int) -> TransformersPool:
+        """See Engine.pool."""
+        return TransformersPool(model, deployment, context)
+
+    def batched_tokens(self, settings: TransformersSettings) -> int:
+        """See Engine.batched_tokens."""
+        return 8192
+
+    def no_sharing(self, model: Model, deployment: Deployment) -> str:
+        """See Engine.no_sharing."""
+        return "transformers keeps a cache for each request: a shared beginning is not counted once."
 
     def layout(self, model: Model, settings: TransformersSettings) -> Layout:
         """What one request of max_length tokens holds; `fixed_bytes` are counters and scales, once for a batch."""
@@ -209,3 +223,57 @@ def _notes(model: Model, settings: TransformersSettings, layers: tuple[tuple[Hel
     if any(isinstance(memory, State) for memory, _ in model.kept):
         notes.append("Convolutions keep all their columns, and states the dtype that the reference code computes in.")
     return tuple(notes)
+
+
+class TransformersPool(CachePool):
+    """See CachePool: there is no pool and there are no pages, a batch takes what its requests hold.
+
+    `tokens` are those of all requests that fit, each of the length asked for.
+    """
+
+    sequences_name = "batch size"
+    held_back = ""
+
+    def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
+        self.model = model
+        self.settings: TransformersSettings = TRANSFORMERS.settings(model, deployment.at(context))
+        self.layers = held_layers(model, self.settings)
+        self.fixed = sum(count * held.counter_bytes for held, count in self.layers)
+        self.keeps_cache = True
+        self.sequences: int | None = deployment.max_num_seqs
+
+    def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
+        """See CachePool.fill."""
+        one = request_bytes(self.layers, self.settings, self.model, context)
+        room = min(kv_bytes) - self.fixed
+        if room <= 0 or one <= 0:
+            return NOTHING
+        requests = room // one
+        return Fill(concurrency=Fraction(room, one), requests=requests, tokens=int(Fraction(room, one) * context))
+
+    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See CachePool.count."""
+        return self.fill(context, kv_bytes).requests
+
+    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
+        """See CachePool.holds."""
+        return self.fill(context, kv_bytes).requests >= requests
+
+    def request_bytes(self, context: int) -> tuple[int, ...]:
+        """See CachePool.request_bytes."""
+        return (request_bytes(self.layers, self.settings, self.model, context),)
+
+    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See CachePool.tightest."""
+        return 0
+
+    def layout(self, context: int, requests: int) -> Layout:
+        """See CachePool.layout, for a batch of so many."""
+        return TRANSFORMERS.layout(self.model, replace(self.settings, max_length=context, batch_size=max(1, requests)))
+
+    def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
+        """See CachePool.terms."""
+        one = request_bytes(self.layers, self.settings, self.model, context)
+        room = min(kv_bytes) - self.fixed
+        text = f"({min(kv_bytes):,} − {self.fixed:,} B of counters) / {one:,} B a request = {room / one:.4f}"
+        return (Term(name="requests of max_length", formula=text, value=room / one, unit="requests"),)

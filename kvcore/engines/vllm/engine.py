@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 
 from kvcore.deployment import Deployment, Request
-from kvcore.engines.base import Capacity, Engine, Group, Layout, split_layers
+from kvcore.engines.base import NOTHING, CachePool, Capacity, Engine, Fill, Group, Layout, split_layers
 from kvcore.engines.releases import release
 from kvcore.engines.vllm.flags import OPTIONS, make_settings
 from kvcore.engines.vllm.groups import BlockGroup, block_groups
@@ -19,14 +20,18 @@ from kvcore.engines.vllm.settings import (
     ONE_LINE_LOGGED,
     VERSION,
     VllmSettings,
+    default_utilization,
+    has_small_defaults,
 )
-from kvcore.engines.vllm.specs import block_size, layer_specs, resolve_format, spared_layers
+from kvcore.engines.vllm.specs import Spec, block_size, layer_specs, resolve_format, spared_layers
 from kvcore.errors import EngineError
-from kvcore.model.memories import Latent
+from kvcore.hardware.gpus import Accelerator
+from kvcore.model.memories import Latent, State
 from kvcore.model.model import Model
 from kvcore.model.stored_bits import UP_PROJECTION
 from kvcore.model.weight_formats import WeightFormat
 from kvcore.ranks.rules import RankRules, Ways
+from kvcore.ranks.speculation import speculator
 from kvcore.terms import Term
 from kvcore.units import GIB
 
@@ -52,6 +57,13 @@ class Vllm(Engine):
         padded_experts=("mxfp4",),
         rotary_tables=True,
     )
+    share_of = "total"
+    memory_tiers = (70, 160)
+    admission = (
+        "vLLM admits a request when its prompt fits, and preempts the latest when the pool is full: it is then "
+        "computed again. max_num_seqs at the worst case rules that out.",
+    )
+    offload = "--kv-offloading-size"
 
     def settings(self, model: Model, asked: Request) -> VllmSettings:
         """See Engine.settings; the longest request is the model's own limit unless said."""
@@ -93,6 +105,22 @@ class Vllm(Engine):
             f"the draft's vocabulary of {sizes[1]:,} is not the model's {sizes[0]:,}; it takes another only with "
             "use_heterogeneous_vocab, which is not planned here"
         )
+
+    def pool(self, model: Model, deployment: Deployment, context: int) -> VllmPool:
+        """See Engine.pool."""
+        return VllmPool(model, deployment, context)
+
+    def share(self, model: Model, deployment: Deployment) -> float:
+        """See Engine.share: gpu_memory_utilization."""
+        return deployment.utilization or default_utilization(deployment.engine_version)
+
+    def small_defaults(self, gpu: Accelerator, version: str | None) -> bool:
+        """See Engine.small_defaults: GPUs that vLLM names."""
+        return has_small_defaults(gpu, version)
+
+    def batched_tokens(self, settings: VllmSettings) -> int:
+        """See Engine.batched_tokens."""
+        return settings.batched_tokens
 
     def layout(self, model: Model, settings: VllmSettings) -> Layout:
         """How one request of max_model_len tokens is stored on the fullest rank; EngineError for what is refused."""
@@ -357,3 +385,136 @@ def _notes(model: Model, settings: VllmSettings, groups: tuple[BlockGroup, ...])
             "request holds fewer blocks than this."
         )
     return tuple(notes)
+
+
+@lru_cache(maxsize=512)
+def _planned(model: Model, settings: VllmSettings) -> tuple[tuple[BlockGroup, ...], int | None, tuple[int, ...]]:
+    """Groups, block size and bytes of a block on each stage: the same for every length and number of replicas."""
+    groups, block = VLLM.plan(model, settings)
+    return groups, block, VLLM.stage_block_bytes(model, settings, groups)
+
+
+class VllmPool(CachePool):
+    """See CachePool. All ranks make as many blocks as the one that can make the fewest."""
+
+    sequences_name = "max_num_seqs"
+    # What the pool divides into is one request more: the null block is missing to the last of them.
+    held_back = "one block that is never handed out"
+
+    def __init__(self, model: Model, deployment: Deployment, context: int) -> None:
+        self.model = model
+        self.settings: VllmSettings = VLLM.settings(model, deployment.at(context))
+        # Groups and pages do not depend on the length, only how many pages of each a request claims.
+        self.groups, self.block, self.block_bytes = _planned(
+            model, replace(self.settings, max_model_len=1, max_num_seqs=None)
+        )
+        draft = speculator(model, deployment)
+        if draft is not None:
+            self.groups = _groups_with_draft(model, draft, self.settings, self.block)
+            # Its layers lie behind the last stage's.
+            self.settings = replace(self.settings, mtp_layers=len(draft.layers))
+            self.block_bytes = VLLM.stage_block_bytes(model, self.settings, self.groups)
+        self.keeps_cache = any(self.block_bytes)
+        most = self.settings.sequences
+        self.sequences: int | None = most
+        self._needed: dict[int, int] = {}
+        if most > self.settings.batched_tokens:
+            raise EngineError(
+                f"vllm: max_num_batched_tokens {self.settings.batched_tokens:,} is less than max_num_seqs "
+                f"{most:,}; each request computes at least one token a step"
+            )
+
+    def needed(self, context: int) -> int:
+        """Blocks that one request claims."""
+        found = self._needed.get(context)
+        if found is None:
+            settings = replace(self.settings, max_model_len=context)
+            found = self._needed[context] = sum(group.pages(settings) for group in self.groups)
+        return found
+
+    def blocks(self, kv_bytes: tuple[int, ...]) -> int:
+        """Blocks of the pool, the smallest of all stages."""
+        if self.settings.num_gpu_blocks_override is not None:
+            return self.settings.num_gpu_blocks_override
+        pairs = zip(kv_bytes, self.block_bytes, strict=True)
+        return min(max(0, pool) // size for pool, size in pairs if size)
+
+    def fill(self, context: int, kv_bytes: tuple[int, ...]) -> Fill:
+        """See CachePool.fill. vLLM divides all blocks in its log, and hands out all but one (the null block).
+
+        So requests that can all be full at once are those of one block less: one needs its blocks and one more.
+        """
+        blocks, needed = self.blocks(kv_bytes), self.needed(context)
+        if not blocks:
+            return NOTHING
+        concurrency = Fraction(blocks, needed)
+        tokens = int(concurrency * context)
+        if VLLM.counts_one_group(self.settings):
+            tokens = blocks // max(1, len(self.groups)) * (self.block or 1)
+        return Fill(concurrency=concurrency, requests=(blocks - 1) // needed, tokens=tokens)
+
+    def count(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See CachePool.count."""
+        blocks = self.blocks(kv_bytes)
+        return (blocks - 1) // self.needed(context) if blocks else 0
+
+    def holds(self, context: int, requests: int, kv_bytes: tuple[int, ...]) -> bool:
+        """See CachePool.holds."""
+        return self.count(context, kv_bytes) >= requests
+
+    def request_bytes(self, context: int) -> tuple[int, ...]:
+        """See CachePool.request_bytes."""
+        needed = self.needed(context)
+        return tuple(needed * size for size in self.block_bytes)
+
+    def tightest(self, context: int, kv_bytes: tuple[int, ...]) -> int:
+        """See CachePool.tightest: the stage that makes the fewest blocks."""
+        stages = [stage for stage, size in enumerate(self.block_bytes) if size]
+        return min(stages, key=lambda stage: kv_bytes[stage] // self.block_bytes[stage])
+
+    def layout(self, context: int, requests: int) -> Layout:
+        """See CachePool.layout; the same for any number of requests."""
+        return VLLM.layout_of(self.model, replace(self.settings, max_model_len=context), self.groups, self.block)
+
+    def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
+        """See CachePool.terms."""
+        blocks, needed = self.blocks(kv_bytes), self.needed(context)
+        stage = self.tightest(context, kv_bytes)
+        text = f"{kv_bytes[stage]:,} B // {self.block_bytes[stage]:,} B a block = {blocks:,}"
+        if self.settings.num_gpu_blocks_override is not None:
+            text = f"num_gpu_blocks_override = {blocks:,}"
+        ratio = f"{blocks:,} / {needed:,} blocks a request = {blocks / needed:.4f}"
+        terms = [
+            Term(name="blocks", formula=text, value=blocks, unit="blocks", knowledge="exact"),
+            Term(name="requests a replica", formula=ratio, value=blocks / needed, unit="requests"),
+        ]
+        if blocks <= needed:
+            text = f"vLLM keeps one block back and refuses to start: {blocks:,} − 1 blocks are fewer than {needed:,}"
+            terms.append(Term(name="shortfall", formula=text, value=needed + 1 - blocks, unit="blocks"))
+        else:
+            whole = (blocks - 1) // needed
+            text = f"vLLM never hands out one block: ({blocks:,} − 1) // {needed:,} = {whole:,} are full at once"
+            terms.append(Term(name="whole requests a replica", formula=text, value=whole, unit="requests"))
+        return tuple(terms)
+
+
+def _groups_with_draft(model: Model, draft: Model, settings: VllmSettings, block: int | None) -> tuple[BlockGroup, ...]:
+    """The groups of both: the draft's layers are in those of the one pool, with the model's block size.
+
+    That is one for both (cache_config.block_size). EngineError for what vLLM refuses, and for pages that are not
+    followed together.
+    """
+    plain = replace(settings, mtp_layers=0)
+    if is_packed(model) or is_packed(draft):
+        if draft.model_type != model.model_type:
+            raise EngineError(f"vllm: how pages of {model.name} are packed beside a draft's is not followed here")
+        return packed_groups(replace(model, layers=(*model.layers, *draft.layers)), plain)
+    if any(isinstance(memory, State) for memory, _ in draft.kept):
+        raise EngineError(f"vllm: the states of a draft such as {draft.name} are not followed here")
+    placed: dict[Spec, list[int]] = {spec: list(layers) for spec, layers in layer_specs(model, plain)}
+    for spec, layers in layer_specs(draft, replace(plain, block_size=block)):
+        placed.setdefault(spec, []).extend(len(model.layers) + layer for layer in layers)
+    try:
+        return block_groups(tuple((spec, tuple(layers)) for spec, layers in placed.items()), plain)
+    except EngineError as problem:
+        raise EngineError(f"{problem} (with the draft {draft.name})") from None

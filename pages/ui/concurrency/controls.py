@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.deployment import OWN, read_split
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from kvcore.hardware.systems import system, systems
 from kvcore.model import Model
 from kvcore.model.weight_formats import WEIGHT_FORMATS
@@ -45,7 +45,12 @@ def place(model: Model, case: Case) -> None:
         second = st.columns([6.6, 2.2, 1.6], vertical_alignment="bottom")
         with second[0]:
             st.segmented_control(
-                "Engine", NAMES, key="engine", format_func=lambda name: ENGINES[name], required=True, width="stretch"
+                "Engine",
+                engine_names(),
+                key="engine",
+                format_func=lambda name: ENGINES[name],
+                required=True,
+                width="stretch",
             )
         with second[1]:
             st.text_input(

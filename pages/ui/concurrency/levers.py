@@ -11,12 +11,12 @@ from functools import lru_cache
 import streamlit as st
 
 from kvcore.deployment import Deployment
+from kvcore.engines.registry import engine
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
 from kvcore.planning.changes import MOST_UTILIZATION, Kind
 from kvcore.planning.pools import has_share, usable_share
 from kvcore.planning.remedies import remedies, shortfall
-from kvcore.planning.sharing import SLOTS
 from kvcore.planning.sweep import LEVERS, Point, sweep
 from kvcore.planning.traffic import Traffic
 from kvcore.planning.whatif import WhatIf, whatifs
@@ -286,7 +286,7 @@ def idle(case: Case, gained: Collection[Kind]) -> str:
 
 
 def _tokens(case: Case) -> str:
-    if case.deployment.engine in (*SLOTS, "transformers"):
+    if not engine(case.deployment.engine).step_memory:
         return "what a step takes in leaves this engine's cache alone"
     return _STATED if case.deployment.kv_bytes is not None else _NOT_MORE
 
@@ -312,7 +312,7 @@ def _share(case: Case) -> str:
 
 
 def _graphs(case: Case) -> str:
-    if case.deployment.engine in (*SLOTS, "transformers"):
+    if not engine(case.deployment.engine).step_memory:
         return "none are counted for this engine"
     if case.deployment.enforce_eager:
         return "none are captured"

@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import NAMES, engine
+from kvcore.engines.registry import engine, engine_names
 from kvcore.errors import KVCoreError
 from kvcore.hardware.prices import hourly
 from kvcore.model import Model
@@ -447,7 +447,7 @@ def commands(model: Model, case: Case) -> None:
     """One tab an engine, the plan's own first; a command is made when its tab is opened, and nothing else then."""
     st.subheader("The command that starts it", anchor=False)
     mine = case.deployment.engine
-    names = [mine, *(name for name in NAMES if name != mine)]
+    names = [mine, *(name for name in engine_names() if name != mine)]
     tabs = st.tabs([ENGINES[name] for name in names], key=f"launch_{mine}", on_change="rerun")
     for tab, name in zip(tabs, names, strict=True):
         if not tab.open:

@@ -9,7 +9,7 @@ from html import escape
 import streamlit as st
 
 from kvcore.deployment import Deployment
-from kvcore.engines.registry import NAMES
+from kvcore.engines.registry import engine_names
 from kvcore.engines.reserve import Reservation, reserve
 from kvcore.errors import KVCoreError
 from kvcore.formats import KVFormat
@@ -77,7 +77,12 @@ def _controls() -> None:
         engine, gpu, ranks, memory = st.columns([5.4, 2.9, 1.3, 1.9], vertical_alignment="bottom")
     with engine:
         st.segmented_control(
-            "Engine", NAMES, key="engine", format_func=lambda name: text.ENGINES[name], required=True, width="stretch"
+            "Engine",
+            engine_names(),
+            key="engine",
+            format_func=lambda name: text.ENGINES[name],
+            required=True,
+            width="stretch",
         )
     with gpu:
         widgets.pick(help_text="Engines take defaults from it, such as how many tokens may be in flight at once.")

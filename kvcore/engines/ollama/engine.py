@@ -13,8 +13,9 @@ from typing import Any
 from kvcore.deployment import Deployment, Request, as_options
 from kvcore.engines.base import Capacity, Engine, Layout, Option, own_values
 from kvcore.engines.llamacpp.architectures import architecture
-from kvcore.engines.llamacpp.engine import LLAMACPP, draft_notes
+from kvcore.engines.llamacpp.engine import LLAMACPP
 from kvcore.engines.llamacpp.settings import CACHE_TYPES, MAX_SLOTS, LlamaCppSettings, make_settings
+from kvcore.engines.llamacpp.slots import SlotPool, draft_notes
 from kvcore.engines.releases import not_followed
 from kvcore.errors import EngineError
 from kvcore.model.model import Model
@@ -77,6 +78,9 @@ class Ollama(Engine):
     weight_formats = LLAMACPP.weight_formats
     on_processors = True
     rules = LLAMACPP.rules
+    slots = True
+    step_memory = False
+    plan_notes = ("Where it does not fit, Ollama leaves layers in host memory and is slower; here all are on GPUs.",)
 
     def settings(self, model: Model, asked: Request) -> OllamaSettings:
         """See Engine.settings; num_ctx is the longest request unless given, else Ollama's default for the GPUs (an H100
@@ -118,6 +122,18 @@ class Ollama(Engine):
         """See Ranked.draft_notes: as llama.cpp."""
         return draft_notes(model, deployment)
 
+    def pool(self, model: Model, deployment: Deployment, context: int) -> OllamaSlots:
+        """See Engine.pool."""
+        return OllamaSlots(self, model, deployment, context)
+
+    def batched_tokens(self, settings: OllamaSettings) -> int:
+        """See Engine.batched_tokens."""
+        return settings.server.ubatch_size
+
+    def no_sharing(self, model: Model, deployment: Deployment) -> str:
+        """See Engine.no_sharing."""
+        return f"Every slot of {self.label} has a copy of the prompt: a shared beginning is not counted once."
+
     def layout(self, model: Model, settings: OllamaSettings) -> Layout:
         """A slot's share of llama-server's caches; EngineError for what llama.cpp refuses."""
         layout = LLAMACPP.layout(model, settings.server)
@@ -150,6 +166,30 @@ class Ollama(Engine):
 
 
 OLLAMA = Ollama()
+
+
+class OllamaSlots(SlotPool):
+    """See SlotPool: num_ctx and num_parallel ask for slots, and the batch is chosen by the tokens of all of them."""
+
+    sequences_name = "OLLAMA_NUM_PARALLEL"
+
+    def asked(self, context: int, slots: int) -> Mapping[str, Any]:
+        """See SlotPool.asked."""
+        return {"num_parallel": slots}
+
+    def server_of(self, settings: OllamaSettings) -> LlamaCppSettings:
+        """See SlotPool.server_of."""
+        return settings.server
+
+    def most(self, settings: OllamaSettings) -> int:
+        """See SlotPool.most."""
+        return 1 if settings.architecture in ONE_SLOT else super().most(settings)
+
+    def batch(self, tokens: int) -> int:
+        """See SlotPool.batch: by the tokens of all slots (server/sched.go), unless a number was asked for."""
+        if self.deployment.option("num_batch") is not None:
+            return 0
+        return default_batch(tokens, self.server.flash_attn, True, self.deployment.gpu.memory_bytes)
 
 
 def default_context(gpu_bytes: int) -> int:
