@@ -13,15 +13,17 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.deployment import Deployment, Draft, Split
 from kvcore.hardware.gpus import accelerator
+from kvcore.hardware.systems import HOST_GPUS
 from kvcore.planning.grid import Grid, grid
 from kvcore.planning.plan import make_plan
 from kvcore.planning.sweep import LEVERS
 from kvcore.scenario.concurrency import ConcurrencyOptions
-from kvcore.scenario.scenario import HOST_GPUS, Scenario
+from kvcore.scenario.fields import choices
+from kvcore.scenario.scenario import Scenario
 from kvcore.sources import catalogue
 from kvcore.terms import Range
 from kvcore.units import GIB
-from pages.ui import theme
+from pages.ui import screens, theme
 from pages.ui.concurrency import address, curves, examples, levers, memory, sweep_chart, words
 from pages.ui.concurrency import grid as plan_grid
 from tests.models import every_model, one_of_each_kind
@@ -503,11 +505,12 @@ def test_ranges_in_words() -> None:
 
 
 def test_every_choice_has_a_key_and_a_way_there_and_back() -> None:
-    plain = ConcurrencyOptions(users=7)
-    for name in address.KEYS:
-        choice = name.removeprefix("plan_")
-        value = getattr(plain, choice)
-        assert address.read(choice, address.written(choice, value)) == value
+    options = ConcurrencyOptions(users=7, count=16, util=0.9, seqs=64, curves=("fp8-cache",), eager=True, minute=0.25)
+    held = options.controls()
+    assert set(map(address.key, held)) == set(screens.screen("concurrency").keys)
+    for name, row in choices(ConcurrencyOptions).items():
+        assert row.read_control(held[name]) == getattr(options, name)
+        assert row.read_control(row.control(row.default)) == row.default
 
 
 def test_slots_are_made_for_the_users() -> None:

@@ -377,7 +377,7 @@ def test_a_link_opens_exactly_the_view_and_says_what_it_left_out(queue: FakeQueu
         live_variants="mha,gqa:4,sliding:512", live_race_contexts="128,2048", live_probe_too="0", live_new="9",
     )  # fmt: skip
     assert [rendered(one.value) for one in at.warning] == [
-        "The address's live_new was not taken: '9' is not one of 8, 16, …, 512."
+        "The address's live_new was not taken: new tokens: '9' is not one of 8, 16, …, 512."
     ]
     # Nine heads cannot share four; a window of 512 is not offered but can be had.
     assert "because it cannot be run with this model: GQA, 4 KV heads." in texts(at)

@@ -13,9 +13,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Block, Node
 
-from kvcore.scenario.concurrency import READERS as PLANNED
+from kvcore.scenario.concurrency import ConcurrencyOptions
+from kvcore.scenario.fields import choices
 from kvcore.scenario.scenario import Scenario, encode_config
-from kvcore.scenario.variants import READERS
+from kvcore.scenario.variants import VariantOptions
 from kvcore.sources import files
 from kvcore.variants import levers
 from pages.ui import lines, models, theme
@@ -161,12 +162,11 @@ def test_names_in_charts_are_text() -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("screen", SCREENS)
 def test_every_parameter_of_an_address(screen: str, text: str) -> None:
-    names = {"model", "config", "tokens", "batch", "kv", "compare", "budget", "source", "engine", "gpu", "tp"}
-    assert names | {"bound"} == set(Scenario.__dataclass_fields__)
-    further = {"variants": set(READERS), "concurrency": set(PLANNED)}.get(screen, set())
-    at = open_page(screen, **dict.fromkeys(sorted(names | further), text))
+    further = {"variants": set(choices(VariantOptions)), "concurrency": set(choices(ConcurrencyOptions))}
+    names = set(choices(Scenario)) | further.get(screen, set())
+    at = open_page(screen, **dict.fromkeys(sorted(names), text))
     said = " ".join(check(at))
-    for name in names | further:
+    for name in names:
         assert f"The address's {name} was not taken" in said
 
 
