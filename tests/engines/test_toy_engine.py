@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,16 +75,36 @@ def test_the_command_for_plans_answers_by_its_rules(capsys: pytest.CaptureFixtur
     assert halves["requests"]["low"] == 10 * GIB // (1008 * TOKEN // 2)
 
 
-@pytest.mark.parametrize("words", [("engine", "--help"), ("plan", "--help")])
-def test_the_help_names_it(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("engine", "--help"), "toy"),
+        (("plan", "--help"), "toy"),
+        (("engine", "toy", "--help"), "--page"),
+        (("plan", "--engine", "toy", "--help"), "--page"),
+    ],
+)
+def test_the_help_names_it_and_its_options(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
+) -> None:
     with pytest.raises(SystemExit):
         run(capsys, *words)
-    assert "toy" in capsys.readouterr().out.replace(",", " ").split()
+    assert named in capsys.readouterr().out.replace(",", " ").split()
 
 
 def test_a_wrong_name_and_a_wrong_release_name_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean toy?" in run(capsys, "engine", "toyy", LLAMA)[2]
     assert "1.0 and newer" in run(capsys, "engine", "toy", LLAMA, "--engine-version", "0.9")[2]
+
+
+@pytest.mark.slow
+def test_mypy_names_what_an_engine_lacks(tmp_path: Path) -> None:
+    whole = (Path(__file__).parent / "toy" / "engine.py").read_text("utf-8")
+    lacking = tmp_path / "lacking.py"
+    lacking.write_text(whole.replace('    label = "The Toy"\n', "").replace("def batched_tokens", "def other"), "utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", str(lacking)]
+    done = subprocess.run(command, cwd=Path(APP).parent, capture_output=True, text=True, check=False)
+    assert 'abstract attributes "batched_tokens" and "label"' in done.stdout
 
 
 def test_the_public_api_has_it() -> None:
@@ -137,8 +159,23 @@ def test_its_log_is_read_and_predicted() -> None:
     assert "The Toy" in reading.logging_engines()
 
 
-@pytest.mark.parametrize("page", ["pages/size.py", "pages/concurrency.py"])
-def test_screens_offer_it_and_answer_with_it(page: str) -> None:
+def test_the_size_screen_answers_with_it() -> None:
+    at = open_page("pages/size.py")
+    shown = {metric.label: metric.value for metric in at.metric}
+    # 131,072 tokens, the model's limit; a budget of 48 GiB.
+    assert shown["Reserved by The Toy"] == "16 GiB"
+    assert shown["Reported by The Toy"] == "393,216 tokens"
+
+
+def test_the_concurrency_screen_answers_with_it() -> None:
+    at = open_page("pages/concurrency.py")
+    assert "The Toy 1" in " ".join(caption.value for caption in at.caption)
+    assert any("toy serve" in code.value for code in at.code)
+    assert any("toy:" in code.value for code in at.code)
+
+
+def open_page(page: str) -> AppTest:
+    """A screen at an address that names the engine, which its control offers by its label."""
     at = AppTest.from_file(APP, default_timeout=60)
     at.query_params["model"], at.query_params["engine"] = LLAMA, "toy"
     at.run()
@@ -149,5 +186,4 @@ def test_screens_offer_it_and_answer_with_it(page: str) -> None:
     (engines,) = (one for one in at.button_group if one.key == "engine")
     assert "The Toy" in [option.content for option in engines.proto.options]
     assert engines.value == "toy"
-    shown = " ".join(one.value for one in (*at.markdown, *at.title, *at.caption)) + str(at.get("html"))
-    assert "The Toy" in shown or "toy serve" in shown
+    return at
