@@ -11,10 +11,10 @@ import pytest
 
 from kvcore.deployment import Request
 from kvcore.engines.registry import engine, engine_names
+from kvcore.engines.sglang.cells import state_parts
 from kvcore.engines.sglang.settings import SglangSettings
-from kvcore.engines.sglang.states import state_parts
+from kvcore.engines.vllm.blocks import state_bytes as vllm_state_bytes
 from kvcore.engines.vllm.settings import VllmSettings
-from kvcore.engines.vllm.specs import state_bytes as vllm_state_bytes
 from kvcore.errors import ConfigError, EngineError, UnknownLayoutError
 from kvcore.formats import kv_format
 from kvcore.model import Indexer, Latent, Model, NoMemory, SharedCache, State

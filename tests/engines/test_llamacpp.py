@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kvcore.deployment import Request, as_options
 from kvcore.engines.llamacpp import LLAMACPP
 from kvcore.engines.llamacpp.architectures import BY_MODEL_TYPE, architecture, held_layers
-from kvcore.engines.llamacpp.devices import layer_devices
+from kvcore.engines.llamacpp.caches import layer_devices
 from kvcore.engines.llamacpp.settings import CACHE_TYPES, LlamaCppSettings, make_context
 from kvcore.errors import EngineError
 from kvcore.formats import kv_format

@@ -10,8 +10,7 @@ from kvcore.deployment import Deployment, Request
 from kvcore.engines.base import Engine
 from kvcore.engines.command import Command
 from kvcore.engines.layout import Capacity, Group, Layout, Note
-from kvcore.engines.llamacpp.caches import Cache, device_rates, make_caches
-from kvcore.engines.llamacpp.devices import HOST, layer_devices
+from kvcore.engines.llamacpp.caches import HOST, Cache, device_rates, layer_devices, make_caches
 from kvcore.engines.llamacpp.launch import launch, room_for
 from kvcore.engines.llamacpp.log import LLAMACPP_LOG
 from kvcore.engines.llamacpp.memory import estimates, planned_cells

@@ -15,8 +15,7 @@ from typing import Any
 from kvcore.deployment import Deployment
 from kvcore.engines.base import NOTHING, CachePool, Engine, Fill, with_draft
 from kvcore.engines.layout import Layout
-from kvcore.engines.llamacpp.caches import device_rates, make_caches
-from kvcore.engines.llamacpp.devices import HOST
+from kvcore.engines.llamacpp.caches import HOST, device_rates, make_caches
 from kvcore.engines.llamacpp.settings import (
     FIXED,
     MAX_SLOTS,

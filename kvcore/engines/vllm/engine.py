@@ -12,8 +12,15 @@ from kvcore.engines.base import NOTHING, CachePool, Engine, Fill, split_layers
 from kvcore.engines.command import Command
 from kvcore.engines.layout import Capacity, Group, Layout, Note
 from kvcore.engines.releases import release
-from kvcore.engines.vllm.flags import OPTIONS, make_settings
-from kvcore.engines.vllm.groups import BlockGroup, block_groups
+from kvcore.engines.vllm.blocks import (
+    BlockGroup,
+    Spec,
+    block_groups,
+    block_size,
+    layer_specs,
+    resolve_format,
+    spared_layers,
+)
 from kvcore.engines.vllm.launch import launch
 from kvcore.engines.vllm.log import VLLM_LOG
 from kvcore.engines.vllm.overheads import overheads
@@ -23,13 +30,14 @@ from kvcore.engines.vllm.settings import (
     CPU_NAMED,
     NULL_BLOCK_LEFT_OUT,
     ONE_LINE_LOGGED,
+    OPTIONS,
     V0_CHUNKS_ABOVE,
     VERSION,
     VllmSettings,
     default_utilization,
     has_small_defaults,
+    make_settings,
 )
-from kvcore.engines.vllm.specs import Spec, block_size, layer_specs, resolve_format, spared_layers
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import Accelerator
 from kvcore.model.memories import State

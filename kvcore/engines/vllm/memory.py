@@ -17,8 +17,7 @@ from math import ceil, hypot, sqrt
 from kvcore.deployment import Deployment
 from kvcore.engines.overheads import Shape, shape
 from kvcore.engines.releases import release
-from kvcore.engines.vllm.flags import check_version, make_settings
-from kvcore.engines.vllm.settings import VERSION, VllmSettings, default_utilization
+from kvcore.engines.vllm.settings import VERSION, VllmSettings, check_version, default_utilization, make_settings
 from kvcore.engines.vllm.tower import kept_tokens
 from kvcore.errors import EngineError
 from kvcore.model.model import Model

@@ -12,9 +12,8 @@ from collections import Counter
 from dataclasses import replace
 
 from kvcore.engines.releases import release
-from kvcore.engines.vllm.groups import BlockGroup
+from kvcore.engines.vllm.blocks import BlockGroup, Placed, Spec, SpecKind, block_size, memory_layers, resolve_format
 from kvcore.engines.vllm.settings import PACKED_DENSELY, SLOTS_BY_SIZE, VllmSettings
-from kvcore.engines.vllm.specs import Placed, Spec, SpecKind, block_size, memory_layers, resolve_format
 from kvcore.errors import EngineError
 from kvcore.formats import KVFormat
 from kvcore.model.memories import Indexer, Latent, Memory, State
