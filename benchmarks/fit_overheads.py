@@ -1,24 +1,26 @@
 """Fit vLLM's overheads on the logged starts of data/field/memory.jsonl: `python -m benchmarks.fit_overheads`.
 
 Prints what each start shows, cross-validates (a start is never judged by a fit that saw another of its source), and
-writes data/overheads.json unless `--check` is given. data/OVERHEADS.md says where the parts come from.
+writes data/overheads.json and data/overheads_judged.json; with `--judge` the second alone, with `--check` neither.
+data/OVERHEADS.md says where the parts come from.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from math import hypot
 from statistics import median
 from typing import Any
 
-from benchmarks.overhead_fit import Case, cross_validate, fit
+from benchmarks.overhead_fit import PRIOR, Case, cross_validate, fit
 from kvcore.deployment import Deployment
 from kvcore.engines.releases import release
 from kvcore.engines.vllm import VLLM
-from kvcore.engines.vllm.memory import GRAPHS_DEDUCTED, SPREAD, Fit, ends_gib, parts_gib, profile
+from kvcore.engines.vllm.memory import GRAPHS_DEDUCTED, SPREAD, Coefficients, Fit, ends_gib, parts_gib, profile
 from kvcore.engines.vllm.tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Model, model_from_config, parse_config
@@ -29,6 +31,7 @@ from kvcore.units import GIB
 
 SOURCE = DATA / "field" / "memory.jsonl"
 RESULT = DATA / "overheads.json"
+JUDGED = DATA / "overheads_judged.json"
 # A card whose identifier is not in the catalogue: nvidia-smi's total is about this much more than what CUDA gives.
 _UNLISTED_SHARE = 1.016
 
@@ -265,6 +268,43 @@ def validated(found: Sequence[Start]) -> Mapping[str, Fit]:
     return cross_validate([start.case for start in found] + graph_only())
 
 
+def digest(found: Sequence[Start]) -> str:
+    """A hash of what `validated` depends on: logged numbers, predicted weights, and parts by unfitted coefficients."""
+    numbers: list[float | str | None] = [*astuple(PRIOR), *SPREAD.values()]
+    for case in [start.case for start in found] + graph_only():
+        parts = parts_gib(PRIOR, case.profile, case.utilization, case.with_driver)
+        logged = (case.weights, case.overhead, case.activation, case.non_torch, case.graphs, case.driver)
+        numbers += [case.group, *logged, *astuple(parts)]
+    # Six digits: sums may come out otherwise in the last ones on another processor.
+    text = " ".join(f"{number:.6g}" if isinstance(number, float) else str(number) for number in numbers)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_validated(found: Sequence[Start], rules: Mapping[str, Fit]) -> None:
+    """data/overheads_judged.json: what `validated` returned, which takes a while, and the hash of its inputs."""
+    result = {
+        "made_by": "python -m benchmarks.fit_overheads, from data/field/memory.jsonl",
+        "inputs": digest(found),
+        "fits": {source: _rounded(asdict(rule)) for source, rule in rules.items()},
+    }
+    JUDGED.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+
+
+def _rounded(numbers: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _rounded(value) if isinstance(value, dict) else float(f"{value:.6g}") for name, value in numbers.items()
+    }
+
+
+def stored() -> tuple[str, Mapping[str, Fit]]:
+    """What data/overheads_judged.json holds: the hash of its inputs, and the fit for each source."""
+    held = json.loads(JUDGED.read_text("utf-8"))
+    return held["inputs"], {
+        source: Fit(coefficients=Coefficients(**rule["coefficients"]), low=rule["low"], high=rule["high"])
+        for source, rule in held["fits"].items()
+    }
+
+
 def judged(found: Sequence[Start], rules: Mapping[str, Fit]) -> list[Judged]:
     """Every start, by the fit that saw nothing of its source."""
     return [judge(start, rules[start.case.group]) for start in found]
@@ -343,6 +383,7 @@ def main() -> None:
     """Fit, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="print only")
+    parser.add_argument("--judge", action="store_true", help=f"write {JUDGED.name} alone")
     arguments = parser.parse_args()
     found = starts()
     rules = validated(found)
@@ -378,7 +419,10 @@ def main() -> None:
         f"of the graphs {sum(one.inside for one in graphs)} of {len(graphs)}"
     )
     print("The last search:", {name: round(value, 4) for name, value in summary(last).items()})
-    if not arguments.check:
+    if arguments.check:
+        return
+    write_validated(found, rules)
+    if not arguments.judge:
         write(rule, rows, before, half, last)
 
 

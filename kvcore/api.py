@@ -175,11 +175,11 @@ def plan(
     """Whether a deployment fits, for how many requests of `context` tokens, what limits it and what would help.
 
     `gpus` are all GPUs; without `tp` the first split that the engine serves is taken. `users` requests must fit (None:
-    one). The engine is vLLM unless said; None elsewhere is the engine's default. `draft` proposes `speculative_tokens`
-    a step: a model, or `"mtp"` for the model's own prediction layers. `kv_bytes` or `kv_gib` is a cache size that a log
-    states: nothing is estimated then. `options` are the engine's own, as for `engine`. A plan that does not fit is an
-    answer; EngineError and PlanError say what cannot be planned at all. Raises HardwareError, UnitError, or what `load`
-    raises.
+    one). Without `engine` it is the registry's default, and None elsewhere is that engine's. `draft` proposes
+    `speculative_tokens` a step: a model, or `"mtp"` for the model's own prediction layers. `kv_bytes` or `kv_gib` is a
+    cache size that a log states: nothing is estimated then. `options` are the engine's own, as for `engine`. A plan
+    that does not fit is an answer; EngineError and PlanError say what cannot be planned at all. Raises HardwareError,
+    UnitError, or what `load` raises.
     """
     from kvcore.deployment import Deployment
     from kvcore.engines import registry
@@ -190,7 +190,7 @@ def plan(
     from kvcore.planning.resolve import accepted, deployment_fields, on_gpus, with_draft
     from kvcore.planning.result import plan_result
 
-    chosen, loaded = registry.engine(engine or registry.DEFAULT), _model(model)
+    chosen, loaded = registry.engine(registry.DEFAULT if engine is None else engine), _model(model)
     if users is not None and not 1 <= users <= MAX_BATCH:
         raise UnitError(f"users: {users!r} is outside 1 … {MAX_BATCH:,}")
     if kv_dtype.strip().lower() != "auto":
@@ -270,7 +270,7 @@ def _own(chosen: Engine, options: Mapping[str, Any]) -> dict[str, Any]:
     known = {option.field: option for option in chosen.options}
     for name, value in options.items():
         if name not in known:
-            raise EngineError(f"{chosen.name}: {name[:40]!r} is not one of its options: {', '.join(known)}")
+            raise EngineError(f"{name[:40]!r} is not one of its options: {', '.join(known)}", engine=chosen.name)
         option = known[name]
         if not isinstance(value, _KINDS[option.kind]) or (isinstance(value, bool) and option.kind != "switch"):
             raise UnitError(f"{name}: {str(value)[:40]!r} is not a {option.kind}")

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import Accelerator
+from kvcore.hardware.systems import MAX_GPUS
 from kvcore.model.model import Model
 from kvcore.units import check_tokens
 
-MAX_GPUS = 4096
 # How the model's own prediction layers are spelled.
 OWN = "mtp"
 _SPLIT = re.compile(r"(tp|pp|dp|dcp)([0-9]{1,4})")

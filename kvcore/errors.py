@@ -22,6 +22,8 @@ from __future__ import annotations
 
 MAX_MESSAGE = 600
 INTERNAL, STOPPED = "internal", "stopped"
+# What a configuration is called in a message as long as nobody says which file it was read from.
+CONFIG, GGUF = "config.json", "GGUF"
 
 
 class KVCoreError(ValueError):
@@ -40,9 +42,22 @@ class KVCoreError(ValueError):
 
 
 class ConfigError(KVCoreError):
-    """A configuration is malformed: the text names the key, the value and what was expected."""
+    """A configuration is malformed: the text names the key, the value and what was expected.
+
+    `file` is what the text begins with, "" where it begins with none, and `reason` the message without it.
+    """
 
     kind = "config"
+
+    def __init__(self, reason: str, *, file: str = "") -> None:
+        named = f"{file}: " if file else ""
+        super().__init__(named + reason)
+        self.file = file
+        self.reason = str(self)[len(named) :]
+
+    def in_file(self, file: str) -> ConfigError:
+        """The same error of a file by that name; `self` where it names none."""
+        return ConfigError(self.reason, file=file) if self.file else self
 
 
 class UnknownLayoutError(ConfigError):
@@ -51,9 +66,13 @@ class UnknownLayoutError(ConfigError):
     `keys` holds the names of the keys (or the model_type) that were not understood.
     """
 
-    def __init__(self, message: str, *, keys: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
+    def __init__(self, reason: str, *, file: str = "", keys: tuple[str, ...] = ()) -> None:
+        super().__init__(reason, file=file)
         self.keys = keys
+
+    def in_file(self, file: str) -> UnknownLayoutError:
+        """The same error of a file by that name; `self` where it names none."""
+        return UnknownLayoutError(self.reason, file=file, keys=self.keys) if self.file else self
 
 
 class ModelError(KVCoreError):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.ui import shell, theme, widgets
-from pages.ui.concurrency import address, compare, controls, examples, people, sections, words
+from pages.ui import screens, shell, state, theme, widgets
 from pages.ui.concurrency import case as plan_answers
+from pages.ui.concurrency import compare, controls, examples, people, sections, words
 from pages.ui.concurrency import levers as plan_levers
 from pages.ui.text import plain
 
 chosen, scenario = shell.current()
 model, colours = chosen.model, theme.palette()
-case = plan_answers.case(model, scenario, address.options(scenario))
+case = plan_answers.case(model, scenario, screens.screen(state.CONCURRENCY).chosen(scenario))
 
 st.title(words.title(plain(chosen.name), case.plan, case.users), anchor=widgets.ANSWER)
 widgets.tell(words.answer(case.plan, case.users))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.ui import shell, state, theme, widgets
+from pages.ui import screens, shell, state, theme, widgets
 from pages.ui.text import plain
 from pages.ui.variants import controls, facts, lessons, lower, sections, words
 
 chosen, scenario = shell.current()
-options = state.variant_options()
+options = screens.screen(state.VARIANTS).chosen(scenario)
 colours = theme.palette()
 place = facts.server(chosen, scenario, options)
 shown, rung = sections.rungs(chosen, scenario, options)

@@ -33,6 +33,19 @@ def model(model_id: str) -> Model:
     return model_from_config(config(model_id), model_id)
 
 
+def every_model() -> tuple[str, ...]:
+    """The ids of the catalogue."""
+    return tuple(row["model_id"] for row in catalogue_rows())
+
+
+def one_of_each_kind() -> tuple[str, ...]:
+    """The first catalogued model of each combination of kinds of memory: 18 of them."""
+    found: dict[frozenset[str], str] = {}
+    for model_id in every_model():
+        found.setdefault(frozenset(kind for kind, _ in model(model_id).kinds), model_id)
+    return tuple(found.values())
+
+
 LLAMA = {
     "model_type": "llama",
     "num_hidden_layers": 4,

@@ -2,6 +2,7 @@
 
 Models run without weights (tests/reference/run.py); the differences that are known and why are rows of
 tests/reference/differences.py; what cannot be run and what stands in for it is in tests/reference/standins.py.
+The fast tests run one case of each way to read a configuration, the slow ones all cases.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from transformers.utils import logging
 from kvcore.errors import KVCoreError
 from kvcore.formats import kv_format
 from kvcore.model import Model, model_from_config
-from kvcore.model.families import FAMILIES
+from kvcore.model.families import FAMILIES, WRAPPED
 from kvcore.paths import DATA
 from kvcore.sizing import resident_bytes
 from tests.reference.cases import NOT_RUN, NOT_RUN_ENCODERS, PUBLISHED, UNLISTED, UNUSUAL, WRITTEN
-from tests.reference.differences import DIFFERENCES, Difference, expected
-from tests.reference.run import Case, cut, observe, text_config
+from tests.reference.differences import DIFFERENCES, expected
+from tests.reference.run import Case, cut, observe, text_config, text_of
 from tests.reference.standins import STAND_INS, Written
 
 MODELS = DATA / "models"
@@ -93,10 +94,29 @@ def steps(model: Model) -> tuple[int, ...]:
     return (9, 1, widest - 8, 1) if widest else (9, 1)
 
 
-@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.name)
+def rules(case: Case) -> tuple[object, ...]:
+    """How a case is read: the reader, its rules for windows, KV heads and states, and where the model keeps them."""
+    stated = str(text_of(published(case.file)).get("model_type") or architecture(case.file)) if case.file else ""
+    family = FAMILIES[case.default_of or case.as_type or WRAPPED.get(stated, stated)]
+    states = family.options.get("design_of"), family.options.get("layout")
+    return family.read, family.window, family.kv_heads, *states, case.as_given, case.keeps
+
+
+ONE_OF_EACH = {rules(case): case for case in reversed(ALL_CASES)}
+
+
+@pytest.mark.parametrize("case", ONE_OF_EACH.values(), ids=lambda case: case.name)
 def test_every_layer_keeps_what_transformers_keeps(case: Case) -> None:
     lines = outcome(case).differing
     assert not lines, "\n".join(lines[:6])
+
+
+@pytest.mark.slow
+def test_every_layer_of_every_case(subtests: pytest.Subtests) -> None:
+    for case in ALL_CASES:
+        with subtests.test(case=case.name):
+            lines = outcome(case).differing
+            assert not lines, "\n".join(lines[:6])
 
 
 @pytest.mark.parametrize("case", UNUSUAL, ids=lambda case: f"{case.name} with {', '.join(case.change)}")
@@ -111,11 +131,13 @@ def test_values_written_out_by_hand(check: Written) -> None:
     assert resident_bytes(model, check.tokens, kv_format("bf16")) == check.expected_bytes, check.arithmetic
 
 
-@pytest.mark.parametrize("row", DIFFERENCES, ids=lambda row: row.name)
-def test_no_known_difference_is_stale(row: Difference) -> None:
-    needed = {outcome(case).model_type for case in ALL_CASES if row.name in outcome(case).needed}
-    assert needed, f"{row.name}: changes nothing any more"
-    assert row.families <= needed, f"{row.name}: not needed for {sorted(row.families - needed)}"
+@pytest.mark.slow
+def test_no_known_difference_is_stale(subtests: pytest.Subtests) -> None:
+    for row in DIFFERENCES:
+        with subtests.test(difference=row.name):
+            needed = {outcome(case).model_type for case in ALL_CASES if row.name in outcome(case).needed}
+            assert needed
+            assert row.families <= needed
 
 
 def test_every_architecture_of_the_catalogue_is_run_or_has_a_stand_in() -> None:
@@ -134,6 +156,7 @@ def test_stand_ins_are_for_what_transformers_lacks_or_cannot_run() -> None:
             assert architecture(check.file) == entry.architecture, check.file
 
 
+@pytest.mark.slow
 def test_every_model_type_that_both_know_is_run() -> None:
     run = {name for case in ALL_CASES for name in (case.default_of, case.as_type, outcome(case).model_type)}
     run |= {architecture(case.file) for case in PUBLISHED}

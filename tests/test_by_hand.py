@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,13 +23,16 @@ def test_there_are_many() -> None:
     assert len(CASES) >= 295
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-@pytest.mark.parametrize("tokens", [0, 1000, 100_003])
-def test_by_hand(case: dict[str, Any], tokens: int) -> None:
-    result = size(model_from_config(case["config"], case["name"]), tokens)
-    windows = case["windows"]
-    kept = sum(each * min(tokens, window) for window, each in windows)
-    assert result.resident_bytes == case["bytes_per_token"] * tokens + kept + case["state_bytes"]
-    assert result.bytes_per_token == case["bytes_per_token"] + sum(each for window, each in windows if tokens < window)
-    assert result.state_bytes == case["state_bytes"]
-    assert result.knowledge == "exact"
+def test_by_hand(subtests: pytest.Subtests) -> None:
+    for case in CASES:
+        for tokens in (0, 1000, 100_003):
+            with subtests.test(case=case["name"], tokens=tokens):
+                result = size(model_from_config(case["config"], case["name"]), tokens)
+                windows = case["windows"]
+                kept = sum(each * min(tokens, window) for window, each in windows)
+                assert result.resident_bytes == case["bytes_per_token"] * tokens + kept + case["state_bytes"]
+                assert result.bytes_per_token == case["bytes_per_token"] + sum(
+                    each for window, each in windows if tokens < window
+                )
+                assert result.state_bytes == case["state_bytes"]
+                assert result.knowledge == "exact"

@@ -21,16 +21,17 @@ def label(model_id: str) -> str:
     return catalogue.attention_label(catalogue.load(model_id))
 
 
-@pytest.mark.parametrize("model_id", IDS)
-def test_every_entry_loads(model_id: str) -> None:
-    model = catalogue.load(model_id)
-    entry = catalogue.find(model_id)
-    assert entry is not None
-    assert model.name == model_id
-    assert model.knowledge == "exact"
-    assert model.layers
-    assert model.checkpoint_bytes == entry.checkpoint_bytes
-    assert catalogue.load(model_id.upper()) is model
+def test_every_entry_loads(subtests: pytest.Subtests) -> None:
+    for model_id in IDS:
+        with subtests.test(model=model_id):
+            model = catalogue.load(model_id)
+            entry = catalogue.find(model_id)
+            assert entry is not None
+            assert model.name == model_id
+            assert model.knowledge == "exact"
+            assert model.layers
+            assert model.checkpoint_bytes == entry.checkpoint_bytes
+            assert catalogue.load(model_id.upper()) is model
 
 
 def test_the_table_and_the_summaries_are_complete() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from kvcore import __version__
+from kvcore.cli.main import main
+from kvcore.engines.registry import engine as engine_of
+from kvcore.engines.registry import engine_names
 from tests.commands import answer, run
 from tests.models import LLAMA
 
@@ -412,3 +416,31 @@ def test_the_command_has_the_engine_s_own_words(capsys: pytest.CaptureFixture[st
     refused = run(capsys, "engine", "tensorrt-llm", "Qwen/Qwen3-8B", "--max-model-len", "8K", "--gpu", "mi300x")[1]
     assert "No launch command: tensorrt-llm" in refused
     assert "trtllm-serve" not in refused
+
+
+def own_flags(name: str) -> set[str]:
+    return {option.flag for option in engine_of(name).options}
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_help_lists_the_options_of_the_engine_that_is_named(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    for words in (("engine", name), ("engine", name, "Qwen/Qwen3-8B", "--tp", "2"), ("plan", "--engine", name)):
+        with pytest.raises(SystemExit) as stop:
+            main([*words, "--help"])
+        assert stop.value.code == 0
+        assert own_flags(name) <= set(re.findall(r"--[a-z0-9-]+", capsys.readouterr().out))
+
+
+def test_help_without_an_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["engine", "--help"])
+    assert "--page-size" not in capsys.readouterr().out
+
+
+def test_an_engines_options_may_stand_before_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = []
+    for words in (("--page-size", "64", "Qwen/Qwen3-8B"), ("Qwen/Qwen3-8B", "--page-size", "64")):
+        assert main(["engine", "sglang", *words, "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0] == answers[1]
+    assert answers[0]["block_size"] == 64

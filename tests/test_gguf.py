@@ -9,8 +9,8 @@ from typing import Any
 import gguf
 import pytest
 
-from kvcore.engines.base import Common
-from kvcore.engines.registry import NAMES, engine
+from kvcore.deployment import Request
+from kvcore.engines.registry import engine, engine_names
 from kvcore.engines.sglang.settings import SglangSettings
 from kvcore.engines.sglang.states import state_parts
 from kvcore.engines.vllm.settings import VllmSettings
@@ -341,11 +341,11 @@ def test_every_engine_answers_or_refuses(model_id: str, architecture: str, mappi
     """States have two sides in a GGUF file (inner width, state size) and three in a config.json: both are split."""
     raw = config(model_id)
     found = read(architecture, mapping(GEMMA3 | raw.get("text_config", raw)))
-    for name in NAMES:
+    for name in engine_names():
         for ranks in (1, 2):
             chosen = engine(name)
             try:
-                settings = chosen.settings(found, Common(max_model_len=2048, tp=ranks), {})
+                settings = chosen.settings(found, Request(context=2048, tp=ranks))
                 assert chosen.layout(found, settings).bytes_per_request > 0
             except EngineError as refusal:
                 assert str(refusal).partition(":")[0] in (name, "llama.cpp")

@@ -7,10 +7,9 @@ from fractions import Fraction
 import pytest
 
 from kvcore.errors import UnitError
-from kvcore.sources import catalogue
 from kvcore.units import GIB
 from kvcore.variants.ladder import DEFAULT_DESIGNS, MAX_DESIGNS, SHIPPED, Ladder, build, ladder, parse_design
-from tests.models import model
+from tests.models import every_model, model
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 
@@ -87,21 +86,22 @@ def test_nothing_held_has_no_factor() -> None:
     assert {rung.factor_mha for rung in found.rungs} == {None}
 
 
-@pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda entry: entry.model_id)
-def test_every_catalogued_model_has_a_ladder(entry: catalogue.Entry) -> None:
-    own = model(entry.model_id)
-    found = ladder(own, tokens=32_768)
-    assert sum(rung.shipped for rung in found.rungs) == 1
-    assert found.shipped.model is own
-    sizes = [rung.resident_bytes for rung in found.rungs]
-    assert sizes == sorted(sizes, reverse=True)
-    for rung in found.rungs:
-        assert all(part.parameters > 0 for part in rung.model.weights)
-        if rung.factor_mha is not None:
-            assert rung.factor_mha * rung.resident_bytes == found.mha_bytes
-    if own.num_attention_heads:
-        reasons = {why for _, why in found.refused}
-        assert all("must divide" in why or "pairs K with V" in why for why in reasons), reasons
+def test_every_catalogued_model_has_a_ladder(subtests: pytest.Subtests) -> None:
+    for model_id in every_model():
+        with subtests.test(model=model_id):
+            own = model(model_id)
+            found = ladder(own, tokens=32_768)
+            assert sum(rung.shipped for rung in found.rungs) == 1
+            assert found.shipped.model is own
+            sizes = [rung.resident_bytes for rung in found.rungs]
+            assert sizes == sorted(sizes, reverse=True)
+            for rung in found.rungs:
+                assert all(part.parameters > 0 for part in rung.model.weights)
+                if rung.factor_mha is not None:
+                    assert rung.factor_mha * rung.resident_bytes == found.mha_bytes
+            if own.num_attention_heads:
+                reasons = {why for _, why in found.refused}
+                assert all("must divide" in why or "pairs K with V" in why for why in reasons), reasons
 
 
 @pytest.mark.parametrize(

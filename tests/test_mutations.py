@@ -1,4 +1,7 @@
-"""Ten thousand mutated configurations give an answer or a KVCoreError: never another exception, never an absurdity."""
+"""Ten thousand mutated configurations give an answer or a KVCoreError: never another exception, never an absurdity.
+
+The fast tests take the first thousand of them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from kvcore.sizing import size
 from tests.models import catalogue_rows, config
 
 MUTATIONS = 10_000
-SHARDS = 20
+SHARDS, FAST_SHARDS = 20, 2
 # More than any model of 2,048 layers, 16,384 heads and 65,536 numbers a head could take; it grows with the tokens.
 ABSURD_BYTES = 2048 * 2 * 16_384 * 65_536 * 4 * 8192
 
@@ -52,7 +55,10 @@ def _mutate(raw: dict[str, Any], rng: random.Random, names: list[str]) -> None:
         target[key] = copy.deepcopy(rng.choice(JUNK))
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize(
+    "shard",
+    [*range(FAST_SHARDS), *(pytest.param(shard, marks=pytest.mark.slow) for shard in range(FAST_SHARDS, SHARDS))],
+)
 def test_mutated_configurations(shard: int) -> None:
     rng = random.Random(shard)
     originals = [config(row["model_id"]) for row in catalogue_rows()]

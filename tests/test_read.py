@@ -9,17 +9,18 @@ import pytest
 from kvcore.errors import ConfigError, KVCoreError, UnknownLayoutError
 from kvcore.model import Attention, Latent, NoMemory, SharedCache, State, model_from_config, parse_config
 from kvcore.sizing import size
-from tests.models import LLAMA, catalogue_rows, config, llama, model
+from tests.models import LLAMA, config, every_model, llama, model
 
 
-@pytest.mark.parametrize("model_id", [row["model_id"] for row in catalogue_rows()])
-def test_every_catalogued_model_is_understood(model_id: str) -> None:
-    entry = model(model_id)
-    result = size(entry, 8192)
-    assert entry.knowledge == "exact"
-    assert result.resident_bytes > 0 or {kind for kind, _ in entry.kinds} == {"none"}
-    assert sum(layer.resident_bytes for layer in result.layers) == result.resident_bytes
-    assert entry.reading.keys_used
+def test_every_catalogued_model_is_understood(subtests: pytest.Subtests) -> None:
+    for model_id in every_model():
+        with subtests.test(model=model_id):
+            entry = model(model_id)
+            result = size(entry, 8192)
+            assert entry.knowledge == "exact"
+            assert result.resident_bytes > 0 or {kind for kind, _ in entry.kinds} == {"none"}
+            assert sum(layer.resident_bytes for layer in result.layers) == result.resident_bytes
+            assert entry.reading.keys_used
 
 
 def kinds(raw: dict[str, Any]) -> list[str]:

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from kvcore.deployment import Deployment
-from kvcore.engines.base import Common
-from kvcore.engines.registry import NAMES, engine
+from kvcore.deployment import Deployment, Request
+from kvcore.engines.registry import engine, engine_names
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model, Reading, model_from_config, parse_config
@@ -81,7 +80,7 @@ def answers(model: Model) -> Iterator[tuple[str, str]]:
     """What each question is called, and its answer, with the model's name left out."""
     for tokens, kv_dtype in ((40_000, "auto"), (1000, "fp8")):
         yield f"size {tokens} {kv_dtype}", answer(model, lambda t=tokens, kv=kv_dtype: size(model, t, kv, 3))
-    for name in NAMES:
+    for name in engine_names():
         yield f"engine {name}", answer(model, lambda n=name: engine_answer(model, n))
     for gpu, chosen in (
         ("h100-sxm", {"tp": 1}),
@@ -90,13 +89,13 @@ def answers(model: Model) -> Iterator[tuple[str, str]]:
         ("rtx-4090", {"pp": 2, "engine": "llama.cpp"}),
         ("mi300x", {"tp": 2, "weight_format": "fp8"}),
     ):
-        deployment = Deployment(gpu=accelerator(gpu), context=16_384, **chosen)
+        deployment = Deployment(**({"engine": "vllm"} | chosen), gpu=accelerator(gpu), context=16_384)
         yield f"plan {gpu}", answer(model, lambda d=deployment: replace(make_plan(model, d), model=None))
 
 
 def engine_answer(model: Model, name: str) -> object:
     chosen = engine(name)
-    settings = chosen.settings(model, Common(max_model_len=8192, gpu=accelerator("h100-sxm")), {})
+    settings = chosen.settings(model, Request(context=8192, gpu=accelerator("h100-sxm")))
     return chosen.layout(model, settings), chosen.capacity(model, settings, 20 * GIB)
 
 

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from kvcore.engines.registry import engine_names
 from kvcore.errors import MAX_MESSAGE
 from kvcore.formats import KV_FORMATS
+from kvcore.scenario.fields import Choices, choice
 from kvcore.scenario.scenario import (
     MAX_CONFIG_CHARACTERS,
     Scenario,
     decode_config,
     encode_config,
-    read_query,
-    write_query,
 )
 from tests.models import LLAMA, catalogue_rows, config
 
@@ -47,21 +46,21 @@ def test_round_trip(scenario: Scenario) -> None:
     assert back == scenario
 
 
-@dataclass(frozen=True)
-class _Share:
-    share: float = 0.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share(Choices):
+    share: float = choice(0.0, float)
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.00001, "0.00001"), (0.92, "0.92"), (1e16, "10000000000000000")])
 def test_numbers_travel_without_an_exponent(share: float, text: str) -> None:
-    query = write_query(_Share(share=share))
+    query = _Share(share=share).to_query()
     assert query == {"share": text}
-    assert read_query(query, {"share": float}) == ({"share": share}, ())
+    assert _Share.from_query(query) == (_Share(share=share), ())
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_every_number_reads_back(share: float) -> None:
-    query = write_query(_Share(share=share))
+    query = _Share(share=share).to_query()
     assert float(query.get("share", "0")) == share
     assert "e" not in query.get("share", "")
 

@@ -63,18 +63,19 @@ def test_the_next_token_adds_what_is_said(entry: Model, tokens: int) -> None:
         assert added == bytes_per_token(entry, tokens, BF16)
 
 
-@pytest.mark.parametrize("model_id", IDS)
-def test_the_forms_of_the_answer_agree(model_id: str) -> None:
-    entry = model(model_id)
-    tokens = [0, 1, 127, 128, 1023, 4096, 4097, 131_072, 1_000_000]
-    by_curve = curve(entry, tokens, BF16, batch=3)
-    for count, expected in zip(tokens, by_curve, strict=True):
-        result = size(entry, count, "bf16", 3)
-        assert result.resident_bytes == expected == resident_bytes(entry, count, BF16, 3)
-        assert result.terms[-1].value == result.resident_bytes
-        assert result.state_bytes == state_bytes(entry, BF16, 3)
-    table = sweep([entry], ["bf16", "fp8"], tokens)
-    assert [3 * int(value) for value in table.bytes[0, 0]] == [int(value) for value in by_curve]
+def test_the_forms_of_the_answer_agree(subtests: pytest.Subtests) -> None:
+    for model_id in IDS:
+        with subtests.test(model=model_id):
+            entry = model(model_id)
+            tokens = [0, 1, 127, 128, 1023, 4096, 4097, 131_072, 1_000_000]
+            by_curve = curve(entry, tokens, BF16, batch=3)
+            for count, expected in zip(tokens, by_curve, strict=True):
+                result = size(entry, count, "bf16", 3)
+                assert result.resident_bytes == expected == resident_bytes(entry, count, BF16, 3)
+                assert result.terms[-1].value == result.resident_bytes
+                assert result.state_bytes == state_bytes(entry, BF16, 3)
+            table = sweep([entry], ["bf16", "fp8"], tokens)
+            assert [3 * int(value) for value in table.bytes[0, 0]] == [int(value) for value in by_curve]
 
 
 def test_a_sweep_of_many_models_is_each_models_own() -> None:

@@ -294,6 +294,22 @@ def test_what_is_no_configuration(folder: Path, data: bytes, reason: str) -> Non
     assert reason in refused(folder / "config.json", ConfigError)
 
 
+def test_a_refusal_keeps_the_file_that_it_is_about_apart_from_its_reason(folder: Path) -> None:
+    (folder / "config.json").write_text(STRANGE, "utf-8")
+    with pytest.raises(UnknownLayoutError) as caught:
+        sources.from_path(folder)
+    problem = caught.value
+    assert problem.file == f"config.json in {folder}"
+    assert str(problem) == f"{problem.file}: {problem.reason}"
+    assert problem.reason.startswith("model_type 'nobody_knows' is not understood")
+    assert problem.keys == ("model_type",)
+    renamed = problem.in_file("mine.json")
+    assert (renamed.file, renamed.reason, renamed.keys) == ("mine.json", problem.reason, problem.keys)
+    # One that names no file of its own is about something else, and stays as it is.
+    other = ConfigError("config.json: is a word of this sentence")
+    assert (other.file, other.reason, other.in_file("mine.json")) == ("", str(other), other)
+
+
 def test_a_large_file_is_not_read_to_its_end(folder: Path) -> None:
     with (folder / "config.json").open("r+b") as stream:
         stream.truncate(10**12)

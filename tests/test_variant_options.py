@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from kvcore.formats import KV_FORMATS
 from kvcore.model.weight_formats import WEIGHT_FORMATS
+from kvcore.scenario.fields import choices
 from kvcore.scenario.scenario import Scenario
-from kvcore.scenario.variants import READERS, TRENDS, VariantOptions
+from kvcore.scenario.variants import TRENDS, VariantOptions
 from kvcore.variants.ladder import MAX_DESIGNS
 
 _names = st.one_of(
@@ -40,7 +41,7 @@ def test_defaults_are_left_out() -> None:
     assert VariantOptions().to_query() == {}
 
 
-@given(st.dictionaries(st.sampled_from(sorted(READERS)), st.text(max_size=120)))
+@given(st.dictionaries(st.sampled_from(sorted(choices(VariantOptions))), st.text(max_size=120)))
 def test_whatever_the_address_holds_there_are_options(query: dict[str, str]) -> None:
     options, problems = VariantOptions.from_query(query)
     assert isinstance(options, VariantOptions)
@@ -61,4 +62,4 @@ def test_what_cannot_be_read_is_named(name: str, text: str) -> None:
 
 def test_its_parameters_are_not_the_scenarios() -> None:
     """Both stand in one address."""
-    assert not set(READERS) & set(Scenario.__dataclass_fields__)
+    assert not set(choices(VariantOptions)) & set(choices(Scenario))

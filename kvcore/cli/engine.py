@@ -5,9 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from kvcore.cli.options import add_model_options, command_as_text, engine_values, read_memory, read_ranks
+from kvcore.cli.options import (
+    add_engine_options,
+    add_memory_options,
+    add_model_options,
+    cache_memory,
+    command_as_text,
+    engine_meant,
+    own_values,
+    ranks,
+)
 from kvcore.deployment import Request, as_options
 from kvcore.engines.command import Command
 from kvcore.engines.registry import engine, engine_names
@@ -17,27 +27,33 @@ from kvcore.errors import KVCoreError
 from kvcore.units import format_bytes, parse_tokens
 
 
-def add(commands: Any) -> None:
-    """Add the command; each engine's own options are read once it is known which engine is meant."""
+def add(commands: Any, words: Sequence[str] = ()) -> None:
+    """Add the command, with the own options of the engine that its words name."""
     command = commands.add_parser(
         "engine",
         help="what a serving engine sets aside, and what it logs",
         epilog="The engine's own options keep its own names.",
     )
-    command.add_argument("engine", help=", ".join(engine_names()))
+    _add_options(command)
     command.add_argument("model", help="config.json, folder, .gguf, catalogue id, or - for a config.json on stdin")
+    add_engine_options(command, engine_meant(words, _add_options))
+    command.set_defaults(run=_run)
+
+
+def _add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("engine", help=", ".join(engine_names()))
     command.add_argument("--as", dest="variant", help="a counterfactual: mha, gqa:8, mqa, mla, sliding:4096/6, …")
-    command.add_argument("--max-model-len", help="tokens of one request; the model's limit unless said")
+    command.add_argument(
+        "--max-model-len", type=parse_tokens, help="tokens of one request; the model's limit unless said"
+    )
     command.add_argument("--kv-dtype", default="auto", help="cache format; auto is the engine's own rule")
     for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("dcp", "decode context")):
-        command.add_argument(f"--{name}", default="1", help=f"{what} parallel ranks")
+        command.add_argument(f"--{name}", type=ranks(f"--{name}"), default=1, help=f"{what} parallel ranks")
     command.add_argument("--gpu", help="accelerator id, such as h100-sxm")
     command.add_argument("--platform", choices=("cuda", "cpu"), default="cuda")
-    command.add_argument("--kv-bytes", help="memory for the cache on each rank, in bytes")
-    command.add_argument("--kv-gib", help="the same in GiB")
+    add_memory_options(command, on="rank", gib_help="the same in GiB")
     command.add_argument("--engine-version", help="the version whose rules and log lines are meant")
     add_model_options(command)
-    command.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -49,18 +65,18 @@ def _run(options: argparse.Namespace) -> None:
     model = files.load(options.model, hub=options.hub, upper_bound=options.upper_bound, stdin=sys.stdin).model
     model = model if options.variant is None else variant(model, options.variant)
     asked = Request(
-        context=None if options.max_model_len is None else parse_tokens(options.max_model_len),
+        context=options.max_model_len,
         kv_dtype=options.kv_dtype,
-        tp=read_ranks(options.tp, "--tp"),
-        pp=read_ranks(options.pp, "--pp"),
-        dcp=read_ranks(options.dcp, "--dcp"),
+        tp=options.tp,
+        pp=options.pp,
+        dcp=options.dcp,
         gpu=None if options.gpu is None else accelerator(options.gpu),
         platform=options.platform,
         engine_version=options.engine_version,
-        options=as_options(engine_values(chosen, options.unknown)),
+        options=as_options(own_values(chosen, options)),
     )
     settings = chosen.settings(model, asked)
-    memory = read_memory(options.kv_bytes, options.kv_gib)
+    memory = cache_memory(options)
     result = engine_result(chosen, model, settings, memory)
     if options.json:
         print(json.dumps(result.to_dict()))

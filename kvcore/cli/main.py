@@ -18,7 +18,7 @@ from typing import Any
 
 from kvcore import __version__
 from kvcore.cli import app, engine, live, log, plan, variants
-from kvcore.cli.options import Parser, add_model_options, read_batch
+from kvcore.cli.options import Parser, add_model_options, read_batch, tokens
 from kvcore.errors import INTERNAL, STOPPED, KVCoreError, UnitError
 from kvcore.sizing import SizeResult, size
 from kvcore.units import format_bytes, parse_tokens
@@ -35,10 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # A terminal that cannot show a character gets its code, not an error.
             stream.reconfigure(errors="backslashreplace")
     try:
-        options, unknown = _parser().parse_known_args(given)
+        options, unknown = _parser(given).parse_known_args(given)
+        # What opens the dashboard passes further words on.
         options.unknown = unknown
-        if unknown and options.command not in ("app", "engine", "plan"):
-            raise UnitError(f"unrecognized arguments: {' '.join(unknown)[:200]}")
+        if unknown and options.command != "app":
+            where = f"engine {options.engine}: " if "engine" in options else ""
+            raise UnitError(f"{where}unrecognized arguments: {' '.join(unknown)[:200]}")
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
         if sys.stdout is not None:
@@ -81,15 +83,16 @@ def _refuse(message: str, kind: str, as_json: bool, status: int) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of these words; which options an engine has depends on the engine that they name."""
     parser = Parser(prog="kvcore", description="What a language model's KV cache costs.")
     parser.add_argument("--version", action="version", version=f"kvcore {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     _add_size(commands)
     _add_sweep(commands)
     variants.add(commands)
-    engine.add(commands)
-    plan.add(commands)
+    engine.add(commands, given[1:] if given[:1] == ["engine"] else ())
+    plan.add(commands, given[1:] if given[:1] == ["plan"] else ())
     log.add(commands)
     live.add(commands)
     app.add(commands)
@@ -99,10 +102,12 @@ def _parser() -> argparse.ArgumentParser:
 def _add_size(commands: Any) -> None:
     command = commands.add_parser("size", help="what one request makes a model remember, layer by layer")
     command.add_argument("model", help="config.json, folder, .gguf, catalogue id, or - for a config.json on stdin")
-    command.add_argument("--tokens", required=True, help="tokens in each request: 8192, 8K, 1M")
+    command.add_argument("--tokens", required=True, type=parse_tokens, help="tokens in each request: 8192, 8K, 1M")
     command.add_argument("--kv-dtype", default="auto", help="cache format: auto, bf16, fp8, q8_0, or K/V")
-    command.add_argument("--batch", default="1", help="requests at once")
-    command.add_argument("--source-tokens", help="encoder or image tokens for cross-attention")
+    command.add_argument("--batch", type=read_batch, default=1, help="requests at once")
+    command.add_argument(
+        "--source-tokens", type=tokens("--source-tokens"), help="encoder or image tokens for cross-attention"
+    )
     command.add_argument("--as", dest="variant", help="a counterfactual: mha, gqa:8, mqa, mla, sliding:4096/6, …")
     add_model_options(command)
     command.set_defaults(run=_size)
@@ -116,10 +121,10 @@ def _size(options: argparse.Namespace) -> None:
     model = loaded.model if options.variant is None else variant(loaded.model, options.variant)
     result = size(
         model,
-        parse_tokens(options.tokens),
+        options.tokens,
         options.kv_dtype,
-        read_batch(options.batch, "--batch"),
-        None if options.source_tokens is None else parse_tokens(options.source_tokens, "--source-tokens"),
+        options.batch,
+        options.source_tokens,
     )
     if options.json:
         print(json.dumps(result.to_dict()))

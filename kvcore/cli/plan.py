@@ -7,13 +7,23 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kvcore.cli.options import add_model_options, command_as_text, engine_values, read_memory, read_ranks
+from kvcore.cli.options import (
+    add_engine_options,
+    add_memory_options,
+    add_model_options,
+    cache_memory,
+    command_as_text,
+    count,
+    engine_meant,
+    own_values,
+    ranks,
+)
 from kvcore.engines.registry import DEFAULT, engine, engine_names
 from kvcore.errors import UnitError
 from kvcore.units import MAX_BATCH, format_bytes, parse_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kvcore.deployment import Deployment, Draft
     from kvcore.planning.plan import Plan
@@ -25,8 +35,8 @@ if TYPE_CHECKING:
 SHOWN = 6
 
 
-def add(commands: Any) -> None:
-    """Add the command; each engine's own options are read once it is known which engine is meant."""
+def add(commands: Any, words: Sequence[str] = ()) -> None:
+    """Add the command, with the own options of the engine that its words name."""
     command = commands.add_parser(
         "plan",
         help="whether a model fits on given GPUs, for how many users, and what to change",
@@ -37,33 +47,46 @@ def add(commands: Any) -> None:
     )
     command.add_argument("model", help="config.json, folder, .gguf, catalogue id, or - for a config.json on stdin")
     command.add_argument("--gpu", required=True, help="accelerator id, such as h100-sxm")
-    command.add_argument("--gpus", help="how many in all; without --tp the first split that is valid is taken")
-    command.add_argument("--context", required=True, help="tokens of the longest request: 8192, 8K, 1M")
-    command.add_argument("--engine", default=DEFAULT, help=", ".join(engine_names()))
+    command.add_argument(
+        "--gpus", type=ranks("--gpus"), help="how many in all; without --tp the first split that is valid is taken"
+    )
+    command.add_argument("--context", required=True, type=_context, help="tokens of the longest request: 8192, 8K, 1M")
+    _add_engine(command)
     command.add_argument("--engine-version", help="the version whose rules are meant")
     for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("dcp", "decode context"), ("dp", "data")):
-        command.add_argument(f"--{name}", help=f"{what} parallel ranks")
+        command.add_argument(f"--{name}", type=ranks(f"--{name}"), help=f"{what} parallel ranks")
     command.add_argument("--expert-parallel", action="store_true", help="split experts whole over the ranks")
     command.add_argument("--dp-attention", action="store_true", help="attention data-parallel, experts over all ranks")
     command.add_argument("--kv-dtype", default="auto", help="cache format; auto is the engine's own rule")
     command.add_argument("--weight-format", help="format of the weights; the stored one unless said")
-    command.add_argument("--users", help="requests at once that must fit")
+    command.add_argument("--users", type=count("--users", MAX_BATCH), help="requests at once that must fit")
     command.add_argument(
-        "--utilization", "--gpu-memory-utilization", help="the engine's share of the memory, within 0 … 1"
+        "--utilization", "--gpu-memory-utilization", type=_share, help="the engine's share of the memory, within 0 … 1"
     )
-    command.add_argument("--max-num-seqs", help="most requests of a step")
-    command.add_argument("--max-num-batched-tokens", help="most tokens of a step")
+    command.add_argument("--max-num-seqs", type=count("--max-num-seqs", MAX_BATCH), help="most requests of a step")
+    command.add_argument(
+        "--max-num-batched-tokens", type=count("--max-num-batched-tokens", 10**7), help="most tokens of a step"
+    )
     command.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs")
     command.add_argument("--no-prefix-caching", action="store_true", help="keep no past prompts")
-    command.add_argument("--speculative-tokens", help="tokens that are proposed for each step")
+    command.add_argument(
+        "--speculative-tokens",
+        type=count("--speculative-tokens", 64),
+        default=0,
+        help="tokens that are proposed for each step",
+    )
     command.add_argument("--mtp", action="store_true", help="the model's own prediction layers propose them")
     command.add_argument("--draft", help="the model that proposes them, named as MODEL is; from the prompt unless said")
     command.add_argument("--draft-weight-format", help="format of the draft's weights; the stored one unless said")
-    command.add_argument("--kv-bytes", "--kv-cache-memory-bytes", help="memory for the cache on each GPU, in bytes")
-    command.add_argument("--kv-gib", help="the same in GiB, as a log prints it")
+    add_memory_options(command, "--kv-cache-memory-bytes", on="GPU", gib_help="the same in GiB, as a log prints it")
     command.add_argument("--as", dest="variant", help="a counterfactual: mha, gqa:8, mqa, mla, sliding:4096/6, …")
     add_model_options(command)
+    add_engine_options(command, engine_meant(words, _add_engine))
     command.set_defaults(run=_run)
+
+
+def _add_engine(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--engine", default=DEFAULT, help=", ".join(engine_names()))
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -73,7 +96,7 @@ def _run(options: argparse.Namespace) -> None:
     from kvcore.sources import files
     from kvcore.variants.variants import variant
 
-    users = None if options.users is None else _count(options.users, "--users", MAX_BATCH)
+    users: int | None = options.users
     # What is wrong whatever the model is said before anything is read or fetched.
     wanted = _deployment(options)
     model = files.load(options.model, hub=options.hub, upper_bound=options.upper_bound, stdin=sys.stdin).model
@@ -81,7 +104,7 @@ def _run(options: argparse.Namespace) -> None:
     deployment = with_draft(model, wanted, _draft(options))
     if options.gpus is not None:
         stated = frozenset(name for name in ("tp", "pp", "dp", "dcp") if getattr(options, name) is not None)
-        deployment = on_gpus(model, deployment, read_ranks(options.gpus, "--gpus"), stated, users)
+        deployment = on_gpus(model, deployment, options.gpus, stated, users)
     plan = accepted(make_plan(model, deployment, users))
     result = plan_result(plan)
     print(json.dumps(result.to_dict()) if options.json else plan_as_text(plan, result))
@@ -96,33 +119,30 @@ def _deployment(options: argparse.Namespace) -> Deployment:
     from kvcore.planning.resolve import deployment_fields
 
     chosen = engine(options.engine)
-    own = engine_values(chosen, options.unknown)
+    own = own_values(chosen, options)
     common: dict[str, Any] = {
-        "utilization": None if options.utilization is None else _share(options.utilization),
-        "max_num_seqs": _maybe(options.max_num_seqs, "--max-num-seqs", MAX_BATCH),
-        "max_num_batched_tokens": _maybe(options.max_num_batched_tokens, "--max-num-batched-tokens", 10**7),
-        "speculative_tokens": _maybe(options.speculative_tokens, "--speculative-tokens", 64) or 0,
+        "utilization": options.utilization,
+        "max_num_seqs": options.max_num_seqs,
+        "max_num_batched_tokens": options.max_num_batched_tokens,
+        "speculative_tokens": options.speculative_tokens,
         "enforce_eager": options.enforce_eager,
         "dp_attention": options.dp_attention,
     }
     common["prefix_caching"] = not options.no_prefix_caching
-    common |= deployment_fields(chosen, own, _side(options, "tp"), _side(options, "dp"))
-    context = parse_tokens(options.context, "--context")
-    if context < 1:
-        raise UnitError("--context: 0 tokens are no request")
+    common |= deployment_fields(chosen, own, options.tp or 1, options.dp or 1)
     if options.kv_dtype.strip().lower() != "auto":
         kv_format(options.kv_dtype)
     return Deployment(
         gpu=accelerator(options.gpu),
-        context=context,
-        pp=_side(options, "pp"),
-        dcp=_side(options, "dcp"),
+        context=options.context,
+        pp=options.pp or 1,
+        dcp=options.dcp or 1,
         expert_parallel=options.expert_parallel,
         engine=chosen.name,
         engine_version=options.engine_version,
         kv_dtype=options.kv_dtype,
         weight_format=None if options.weight_format is None else weight_format(options.weight_format).name,
-        kv_bytes=read_memory(options.kv_bytes, options.kv_gib),
+        kv_bytes=cache_memory(options),
         **common,
     )
 
@@ -145,20 +165,11 @@ def _draft(options: argparse.Namespace) -> Draft | None:
     return Draft(name=model.name, model=model, weight_format=None if wanted is None else weight_format(wanted).name)
 
 
-def _side(options: argparse.Namespace, name: str) -> int:
-    given = getattr(options, name)
-    return 1 if given is None else read_ranks(given, f"--{name}")
-
-
-def _maybe(text: str | None, name: str, most: int) -> int | None:
-    return None if text is None else _count(text, name, most)
-
-
-def _count(text: str, name: str, most: int) -> int:
-    value = parse_tokens(text, name)
-    if not 1 <= value <= most:
-        raise UnitError(f"{name}: {value:,} is not within 1 … {most:,}")
-    return value
+def _context(text: str) -> int:
+    tokens = parse_tokens(text, "--context")
+    if tokens < 1:
+        raise UnitError("--context: 0 tokens are no request")
+    return tokens
 
 
 def _share(text: str) -> float:

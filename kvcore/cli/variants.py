@@ -18,9 +18,9 @@ def add(commands: Any) -> None:
     """Add both commands."""
     command = commands.add_parser("variants", help="one model as if it had been built or stored otherwise")
     command.add_argument("model", help="config.json, folder, .gguf, catalogue id, or - for a config.json on stdin")
-    command.add_argument("--tokens", required=True, help="tokens in each request: 8192, 8K, 1M")
+    command.add_argument("--tokens", required=True, type=parse_tokens, help="tokens in each request: 8192, 8K, 1M")
     command.add_argument("--kv-dtype", default="auto", help="cache format: auto, bf16, fp8, q8_0, or K/V")
-    command.add_argument("--batch", default="1", help="requests at once")
+    command.add_argument("--batch", type=read_batch, default=1, help="requests at once")
     command.add_argument(
         "--designs", default=",".join(DEFAULT_DESIGNS), help="variants with commas, each perhaps with @ and a format"
     )
@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
     command = commands.add_parser("compare", help="two models per token and at a length, and why they differ")
     command.add_argument("model", help="the first: a path or a catalogue id")
     command.add_argument("other", help="the second")
-    command.add_argument("--tokens", required=True, help="tokens in one request: 8192, 8K, 1M")
+    command.add_argument("--tokens", required=True, type=parse_tokens, help="tokens in one request: 8192, 8K, 1M")
     command.add_argument("--kv-dtype", default="auto", help="the first one's cache format")
     command.add_argument("--other-kv-dtype", default="auto", help="the second one's cache format")
     add_model_options(command)
@@ -47,9 +47,9 @@ def _variants(options: argparse.Namespace) -> None:
     found = ladder(
         _load(options.model, options),
         designs,
-        tokens=parse_tokens(options.tokens),
+        tokens=options.tokens,
         kv_dtype=options.kv_dtype,
-        batch=read_batch(options.batch, "--batch"),
+        batch=options.batch,
     )
     print(json.dumps(ladder_as_dict(found)) if options.json else ladder_as_text(found))
 
@@ -94,7 +94,7 @@ def _compare(options: argparse.Namespace) -> None:
     result = compare(
         a,
         b,
-        parse_tokens(options.tokens),
+        options.tokens,
         a.resolve_format(options.kv_dtype),
         b.resolve_format(options.other_kv_dtype),
         name_a=_short(a),

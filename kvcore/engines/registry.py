@@ -56,12 +56,16 @@ def not_followed(name: str, gpu: Accelerator) -> str:
 
     Raises EngineError for an engine that is not known.
     """
-    chosen = engine(name)
-    if _followed(name, gpu):
+    reason = _reason(engine(name), gpu)
+    return f"{engine(name).name}: {reason}" if reason else ""
+
+
+def _reason(chosen: Engine, gpu: Accelerator) -> str:
+    if _followed(chosen.name, gpu):
         return ""
     vendors = chosen.vendors
     theirs = " and ".join((", ".join(vendors[:-1]), vendors[-1])) if len(vendors) > 1 else "".join(vendors)
-    text = f"{chosen.name}: its rules are followed here on GPUs of {theirs}"
+    text = f"its rules are followed here on GPUs of {theirs}"
     if chosen.on_processors:
         text += " and on processors"
     others = [other for other in PLACES if _followed(other, gpu)]
@@ -92,5 +96,6 @@ def refuse_launch(model: Model, deployment: Deployment) -> None:
     """EngineError for what no command can start: a counterfactual, or an engine on GPUs where its rules are unknown."""
     if model.built_as:
         raise EngineError(f"nobody has weights of {model.name}, a counterfactual")
-    if refused := not_followed(deployment.engine, deployment.gpu):
-        raise EngineError(refused)
+    chosen = engine(deployment.engine)
+    if reason := _reason(chosen, deployment.gpu):
+        raise EngineError(reason, engine=chosen.name)

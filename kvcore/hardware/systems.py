@@ -12,8 +12,9 @@ from kvcore.hardware.gpus import Accelerator, Link, accelerator, link
 from kvcore.paths import DATA
 
 _FILE = "systems.csv"
-# Servers have eight where nothing else is known of a GPU.
-USUAL_HOST_GPUS = 8
+# The GPUs of one host where nothing else is known of a GPU: the machine that is meant where nobody says how many.
+HOST_GPUS = 8
+# More GPUs, or ranks of any kind, are not planned.
 MAX_GPUS = 4096
 
 
@@ -87,7 +88,7 @@ def system(id: str) -> System:
 
 def host_gpus(gpu_id: str) -> int:
     """GPUs of that kind in one host at most; 8 where no system has them."""
-    return _host_sizes().get(gpu_id, USUAL_HOST_GPUS)
+    return _host_sizes().get(gpu_id, HOST_GPUS)
 
 
 def hosts_needed(gpu_id: str, gpus: int) -> int:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from kvcore.errors import ConfigError, UnknownLayoutError
+from kvcore.errors import GGUF, ConfigError, UnknownLayoutError
 from kvcore.model.gguf_file import GGUFHeader, HeaderCutOffError, LongArray, Tensor, gguf_metadata
 from kvcore.model.gguf_layers import ARCHITECTURES, Facts, GGUFKeys, read_layers
 from kvcore.model.keys import MAX_LAYERS
@@ -52,8 +52,9 @@ def model_from_header(header: GGUFHeader, name: str, *, upper_bound: bool = Fals
         rule = ARCHITECTURES.get(architecture)
         if rule is None:
             raise UnknownLayoutError(
-                f"GGUF: general.architecture {architecture[:60]!r} is not understood, so its cache cannot be sized; "
+                f"general.architecture {architecture[:60]!r} is not understood, so its cache cannot be sized; "
                 "ask for an upper bound to count every layer as full attention",
+                file=GGUF,
                 keys=("general.architecture",),
             )
         layers, facts = read_layers(keys, rule)
@@ -68,12 +69,14 @@ def model_from_header(header: GGUFHeader, name: str, *, upper_bound: bool = Fals
 def _architecture(metadata: Mapping[str, Any]) -> str:
     architecture, kind = metadata.get("general.architecture"), metadata.get("general.type", "model")
     if architecture == "clip" or kind != "model":
-        raise ConfigError(f"GGUF: this file holds {str(kind)[:40]!r} and no language model; give the model's own file")
+        raise ConfigError(
+            f"this file holds {str(kind)[:40]!r} and no language model; give the model's own file", file=GGUF
+        )
     if not isinstance(architecture, str) or not architecture:
         part = metadata.get("split.no")
         if isinstance(part, int) and part > 0:
-            raise ConfigError(f"GGUF: this is part {part + 1} of a split model; give the first part")
-        raise ConfigError("GGUF: general.architecture is missing; expected the name of an architecture")
+            raise ConfigError(f"this is part {part + 1} of a split model; give the first part", file=GGUF)
+        raise ConfigError("general.architecture is missing; expected the name of an architecture", file=GGUF)
     return architecture
 
 
@@ -95,8 +98,9 @@ def _refuse_unknown_keys(keys: GGUFKeys, architecture: str) -> None:
     if unknown:
         listed = ", ".join([*unknown.values()][:6])
         raise UnknownLayoutError(
-            f"GGUF: {listed}: not understood for architecture {architecture[:60]!r}, and it may change the cache; ask "
+            f"{listed}: not understood for architecture {architecture[:60]!r}, and it may change the cache; ask "
             "for an upper bound to count every layer as full attention",
+            file=GGUF,
             keys=tuple(unknown),
         )
 
@@ -254,7 +258,9 @@ def _bound(header: GGUFHeader, name: str, architecture: str, refusal: UnknownLay
     stateful = [key for key, value in keys.raw.items() if _STATEFUL.search(key) and value not in (0, "", ())]
     if stateful:
         raise UnknownLayoutError(
-            f"{refusal}. No bound either: {', '.join(stateful[:4])[:200]} may keep a state whose size is not known",
+            f"{refusal.reason}. No bound either: {', '.join(stateful[:4])[:200]} may keep a state whose size is not "
+            "known",
+            file=refusal.file,
             keys=refusal.keys,
         ) from None
     facts, layers = _widest(keys)
@@ -271,7 +277,7 @@ def _widest(keys: GGUFKeys) -> tuple[Facts, int]:
     counts = [keys.per_block(f"attention.{name}", blocks, 0) or [] for name in ("head_count", "head_count_kv")]
     heads = max(max(counts[0]), max(counts[1]))
     if not 1 <= heads <= 2**14:
-        raise ConfigError(f"GGUF: {keys.path}attention.head_count is {heads:,}; expected 1 … {2**14:,}")
+        raise ConfigError(f"{keys.path}attention.head_count is {heads:,}; expected 1 … {2**14:,}", file=GGUF)
     names = [key for key in keys.raw if re.match(r"attention\.(key|value)_length", key)]
     widest = max([keys.optional(key, low=0, high=2**20) or 0 for key in names] + [-(-width // heads)])
     both = (widest, widest)

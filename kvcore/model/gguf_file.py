@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, NoReturn, TypeAlias
 
-from kvcore.errors import ConfigError, SourceError
+from kvcore.errors import GGUF, ConfigError, SourceError
 from kvcore.units import format_bytes
 
 
@@ -338,4 +338,4 @@ def _length(length: int, what: str) -> int:
 
 
 def _malformed(problem: str) -> NoReturn:
-    raise ConfigError(f"GGUF: {problem}")
+    raise ConfigError(problem, file=GGUF)

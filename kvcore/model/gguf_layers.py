@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from kvcore.errors import ConfigError
+from kvcore.errors import GGUF, ConfigError
 from kvcore.formats import ELEMENT_FORMATS
 from kvcore.model.gguf_file import LongArray
 from kvcore.model.keys import MAX_LAYERS, Keys
@@ -135,8 +135,7 @@ _INDEX_NOTE = "The indexer's keys are counted in 16-bit floats; llama.cpp keeps 
 class GGUFKeys(Keys):
     """The keys of one architecture, named without its prefix; errors name the key in full."""
 
-    def _where(self, name: str) -> str:
-        return f"GGUF: {self.path}{name}"
+    file = GGUF
 
     def per_block(self, name: str, blocks: int, default: int | None = None) -> list[int] | None:
         """One whole number a block, from a list or from one number for all; None where absent and no default."""
@@ -144,7 +143,10 @@ class GGUFKeys(Keys):
         if value is None:
             return None if default is None else [default] * blocks
         if isinstance(value, LongArray) or (isinstance(value, tuple) and len(value) < blocks):
-            raise ConfigError(f"{self._where(name)} has {self._shown(value)} entries; expected one for {blocks} layers")
+            raise ConfigError(
+                f"{self._where(name)} has {self._shown(value)} entries; expected one for {blocks} layers",
+                file=self.file,
+            )
         entries = value[:blocks] if isinstance(value, tuple) else (value,) * blocks
         return [self.check(int(one) if isinstance(one, bool) else one, (name,), 0, 2**24) for one in entries]
 
@@ -202,7 +204,7 @@ def _facts(keys: GGUFKeys, rule: Architecture) -> Facts:
             f"The last {predicted} of {blocks} blocks predict further tokens and keep no cache unless used."
         )
     if predicted >= blocks:
-        raise ConfigError(f"GGUF: {keys.path}nextn_predict_layers is {predicted}, of only {blocks} blocks")
+        raise ConfigError(f"{keys.path}nextn_predict_layers is {predicted}, of only {blocks} blocks", file=GGUF)
     blocks -= predicted
     width = keys.integer("embedding_length", high=2**20)
     heads, kv_heads = _heads(keys, rule, blocks)
@@ -224,14 +226,18 @@ def _heads(keys: GGUFKeys, rule: Architecture, blocks: int) -> tuple[list[int], 
     needed += ["attention.head_count_kv"] if rule.recurrent.startswith("no_kv") else []
     for name in needed:
         if not keys.stated(name):
-            raise ConfigError(f"GGUF: {keys.path}{name} is missing; expected a whole number, or one for each layer")
+            raise ConfigError(
+                f"{keys.path}{name} is missing; expected a whole number, or one for each layer", file=GGUF
+            )
     heads = keys.per_block("attention.head_count", blocks, 0) or []
     kv_heads = keys.per_block("attention.head_count_kv", blocks) or heads
     for query, kv in set(zip(heads, kv_heads, strict=True)):
         if max(query, kv) > 2**14 or (kv and query % kv) or kv > query:
-            raise ConfigError(f"GGUF: {keys.path}attention.head_count_kv is {kv}, which does not divide {query} heads")
+            raise ConfigError(
+                f"{keys.path}attention.head_count_kv is {kv}, which does not divide {query} heads", file=GGUF
+            )
     if needed and not any(heads):
-        raise ConfigError(f"GGUF: {keys.path}attention.head_count is 0; expected the number of heads")
+        raise ConfigError(f"{keys.path}attention.head_count is 0; expected the number of heads", file=GGUF)
     return heads, kv_heads
 
 
@@ -241,8 +247,9 @@ def _own_width(keys: GGUFKeys, width: int, heads: int) -> int:
         return 0
     if width % heads:
         raise ConfigError(
-            f"GGUF: {keys.path}embedding_length {width:,} is not divisible by {heads:,} heads, and "
-            "attention.key_length or value_length is missing"
+            f"{keys.path}embedding_length {width:,} is not divisible by {heads:,} heads, and "
+            "attention.key_length or value_length is missing",
+            file=GGUF,
         )
     return width // heads
 
@@ -254,7 +261,7 @@ def _uses_latent(keys: GGUFKeys, rule: Architecture) -> bool:
     widths = [keys.optional(f"attention.{side}_length_mla", low=0) or 0 for side in ("key", "value")]
     keys.know("attention.kv_lora_rank", "attention.key_length_mla_swa", "attention.value_length_mla_swa")
     if bool(widths[0]) != bool(widths[1]) or (rule.latent == "mla" and not widths[0]):
-        raise ConfigError(f"GGUF: {keys.path}attention.key_length_mla and value_length_mla must both be stated")
+        raise ConfigError(f"{keys.path}attention.key_length_mla and value_length_mla must both be stated", file=GGUF)
     if not widths[0] and keys.stated("attention.kv_lora_rank"):
         keys.notes.append(
             "This file has no MLA tensors: llama.cpp keeps the keys and values of all heads, not latents."
@@ -278,7 +285,7 @@ def _windows(keys: GGUFKeys, rule: Architecture, facts: Facts) -> Facts:
     chunk = keys.optional("attention.chunk_size", high=2**40) if rule.law == "chunked" else None
     window = chunk or rule.fixed or stated or rule.default
     if not window:
-        raise ConfigError(f"GGUF: {keys.path}attention.sliding_window is {stated}; expected a window of tokens")
+        raise ConfigError(f"{keys.path}attention.sliding_window is {stated}; expected a window of tokens", file=GGUF)
     if rule.fixed and window != (stated or window):
         keys.notes.append(f"llama.cpp uses a window of {window:,} for this architecture; the file states {stated:,}.")
     return replace(facts, slides=_pattern(keys, rule, facts.blocks), window=window)
@@ -292,7 +299,7 @@ def _pattern(keys: GGUFKeys, rule: Architecture, blocks: int) -> list[bool]:
         return [bool(entry) for entry in keys.per_block(name, blocks) or []]
     period = rule.period if value is None else keys.check(value, (name,), 0, MAX_LAYERS)
     if period is None:
-        raise ConfigError(f"GGUF: {keys.path}{name} is missing; expected one entry for each of {blocks} layers")
+        raise ConfigError(f"{keys.path}{name} is missing; expected one entry for each of {blocks} layers", file=GGUF)
     if period == 0:
         return [True] * blocks
     return [layer % period != (0 if rule.first_full else period - 1) for layer in range(blocks)]
@@ -320,18 +327,18 @@ def _attention(keys: GGUFKeys, rule: Architecture, facts: Facts, layer: int) -> 
     kv_heads, slides = facts.kv_heads[layer], facts.slides[layer]
     key, value = facts.swa if slides else facts.full
     if not kv_heads or not key:
-        raise ConfigError(f"GGUF: {keys.path}attention.head_count is missing or 0, but layer {layer} attends")
+        raise ConfigError(f"{keys.path}attention.head_count is missing or 0, but layer {layer} attends", file=GGUF)
     limit = facts.window if slides else None
     if not facts.latent:
         law = rule.law if slides else "full"
         return Attention(num_kv_heads=kv_heads, head_dim=key, v_head_dim=value, limit=limit, law=law)
     if kv_heads != 1:
-        raise ConfigError(f"GGUF: {keys.path}attention.head_count_kv is {kv_heads}; a latent has one head")
+        raise ConfigError(f"{keys.path}attention.head_count_kv is {kv_heads}; a latent has one head", file=GGUF)
     rank = keys.integer("attention.kv_lora_rank", high=2**16)
     if slides:
         rank = keys.integer("attention.kv_lora_rank_swa", default=rank, high=2**16)
     if rank > key:
-        raise ConfigError(f"GGUF: {keys.path}attention.kv_lora_rank {rank} is wider than key_length {key}")
+        raise ConfigError(f"{keys.path}attention.kv_lora_rank {rank} is wider than key_length {key}", file=GGUF)
     # fp8_ds_mla: 512 fp8 numbers, four 4-byte scales, 64 bf16 numbers (vLLM 0.33, mla_attention.py).
     packed = 656 if (rank, key - rank) == (512, 64) and not slides else None
     return Latent(kv_lora_rank=rank, qk_rope_head_dim=key - rank, window=limit, packed_bytes=packed)
@@ -402,7 +409,9 @@ def _share(keys: GGUFKeys, rule: Architecture, facts: Facts, stack: Stack) -> St
     shared = keys.integer("attention.shared_kv_layers", default=default, low=0, high=MAX_LAYERS)
     first = facts.blocks - shared
     if shared and first < 2:
-        raise ConfigError(f"GGUF: {keys.path}attention.shared_kv_layers is {shared}, of only {facts.blocks} layers")
+        raise ConfigError(
+            f"{keys.path}attention.shared_kv_layers is {shared}, of only {facts.blocks} layers", file=GGUF
+        )
     tail: Stack = [(SharedCache(owner=first - (2 if slides else 1)),) for slides in facts.slides[first:]]
     return stack[:first] + tail
 
@@ -442,7 +451,7 @@ def _indexer_layers(keys: GGUFKeys, rule: Architecture, facts: Facts) -> list[bo
     if listed is not None:
         return [bool(entry) for entry in listed]
     if rule.indexer == "listed":
-        raise ConfigError(f"GGUF: {keys.path}attention.indexer.types is missing; expected an entry for each layer")
+        raise ConfigError(f"{keys.path}attention.indexer.types is missing; expected an entry for each layer", file=GGUF)
     # GLM-5.2, known by its context of 2**20, has an indexer in layers 0, 1, 2, 6, 10, …; before it every layer has.
     before = keys.integer("context_length", high=2**40) < 2**20
     return [before or layer < 2 or layer % 4 == 2 for layer in range(blocks)]

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvcore.errors import ConfigError
+from kvcore.errors import CONFIG, ConfigError
 
 MAX_LAYERS = 2048
 # Far above every published model, far below what would make a result absurd.
@@ -20,6 +20,9 @@ Raw = Mapping[str, Any]
 
 class Keys:
     """A configuration's keys, read with validation; `used`, `defaulted` and `notes` say what was done."""
+
+    # What an error calls the file.
+    file = CONFIG
 
     def __init__(self, raw: Raw, defaults: Raw | None = None, path: str = "") -> None:
         self.raw = raw
@@ -68,7 +71,7 @@ class Keys:
         value = self.get(*names)
         if value is None:
             if default is None:
-                raise ConfigError(f"{self._where(names[0])} is missing; expected a whole number")
+                raise ConfigError(f"{self._where(names[0])} is missing; expected a whole number", file=self.file)
             return default
         return self.check(value, names, low, high)
 
@@ -84,14 +87,14 @@ class Keys:
             return default
         if isinstance(value, bool) or value in (0, 1):
             return bool(value)
-        raise ConfigError(f"{self._where(name)} is {_show(value)}; expected true or false")
+        raise ConfigError(f"{self._where(name)} is {_show(value)}; expected true or false", file=self.file)
 
     def text(self, *names: str) -> str | None:
         """A string key, or None; ConfigError when it is something else."""
         value = self.get(*names)
         if value is None or isinstance(value, str):
             return value
-        raise ConfigError(f"{self._where(names[0])} is {_show(value)}; expected text")
+        raise ConfigError(f"{self._where(names[0])} is {_show(value)}; expected text", file=self.file)
 
     def items(self, *names: str) -> list[Any] | None:
         """A list key, or None; ConfigError when it is something else."""
@@ -100,7 +103,7 @@ class Keys:
             return None
         if isinstance(value, Sequence) and not isinstance(value, str) and len(value) <= 4 * MAX_LAYERS:
             return list(value)
-        raise ConfigError(f"{self._where(names[0])} is {_show(value)}; expected a list")
+        raise ConfigError(f"{self._where(names[0])} is {_show(value)}; expected a list", file=self.file)
 
     def per_layer(self, name: str, layers: int) -> list[Any] | None:
         """A list with one entry a layer, or None; longer lists belong to extra (MTP) layers and are cut.
@@ -111,7 +114,7 @@ class Keys:
         if values is None:
             return None
         if len(values) < layers:
-            raise ConfigError(f"{self._where(name)} has {len(values)} entries for {layers} layers")
+            raise ConfigError(f"{self._where(name)} has {len(values)} entries for {layers} layers", file=self.file)
         if len(values) > layers:
             self.notes.append(f"{name} has {len(values)} entries for {layers} layers; the first {layers} are used.")
         return values[:layers]
@@ -125,7 +128,7 @@ class Keys:
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{self._where(name)} is {_show(value)}; expected an object")
+            raise ConfigError(f"{self._where(name)} is {_show(value)}; expected an object", file=self.file)
         keys = Keys(value, defaults, f"{self.path}{name}.")
         self.children.append(keys)
         self.used.pop(name, None)
@@ -136,9 +139,9 @@ class Keys:
         if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{self._where(names[0])} is {_show(value)}; expected a whole number")
+            raise ConfigError(f"{self._where(names[0])} is {_show(value)}; expected a whole number", file=self.file)
         if not low <= value <= high:
-            raise ConfigError(f"{self._where(names[0])} is {_show(value)}; expected {low:,} … {high:,}")
+            raise ConfigError(f"{self._where(names[0])} is {_show(value)}; expected {low:,} … {high:,}", file=self.file)
         return value
 
     def unused(self) -> tuple[str, ...]:
@@ -162,7 +165,7 @@ class Keys:
         return self.notes + [note for child in self.children for note in child.all_notes()]
 
     def _where(self, name: str) -> str:
-        return f"config.json: {self.path}{name}"
+        return f"{self.path}{name}"
 
 
 def _show(value: Any) -> str:

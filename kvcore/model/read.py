@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from kvcore.errors import ConfigError, UnknownLayoutError
+from kvcore.errors import CONFIG, ConfigError, UnknownLayoutError
 from kvcore.model.families import ARCHITECTURES, FAMILIES, TEXT_KEYS, WRAPPED
 from kvcore.model.keys import Keys, Raw, context_limit, model_dtype
 from kvcore.model.memories import Attention
@@ -65,7 +65,7 @@ def model_from_config(raw: Any, name: str = "", *, upper_bound: bool = False) ->
     that is not understood; with `upper_bound` the latter is answered by full attention in every layer, labelled so.
     """
     if not isinstance(raw, Mapping) or not all(isinstance(key, str) for key in raw):
-        raise ConfigError(f"config.json: expected an object with keys, found {type(raw).__name__}")
+        raise ConfigError(f"expected an object with keys, found {type(raw).__name__}", file=CONFIG)
     text, model_type, path = _text_config(raw)
     try:
         return _understood(raw, text, model_type, path, name)
@@ -83,13 +83,13 @@ def parse_config(text: str) -> dict[str, Any]:
     try:
         raw = json.loads(text)
     except RecursionError:
-        raise ConfigError("config.json: nested too deeply to be a model's configuration") from None
+        raise ConfigError("nested too deeply to be a model's configuration", file=CONFIG) from None
     except json.JSONDecodeError as problem:
-        raise ConfigError(f"config.json: not valid JSON ({problem})") from None
+        raise ConfigError(f"not valid JSON ({problem})", file=CONFIG) from None
     except ValueError:
-        raise ConfigError("config.json: a number in it has thousands of digits, which no key has") from None
+        raise ConfigError("a number in it has thousands of digits, which no key has", file=CONFIG) from None
     if not isinstance(raw, dict):
-        raise ConfigError(f"config.json: expected an object {{…}}, found {type(raw).__name__}")
+        raise ConfigError(f"expected an object {{…}}, found {type(raw).__name__}", file=CONFIG)
     if _HALF.search(text):
         # Half a character can be written nowhere, neither to a file nor to a page: a question mark stands for it.
         whole: dict[str, Any] = json.loads(json.dumps(raw, ensure_ascii=False).encode("utf-8", "replace"))
@@ -152,8 +152,9 @@ def _understood(raw: Raw, text: Raw, model_type: str, path: str, name: str) -> M
     if family is None:
         shown = model_type[:80] or "(none)"
         raise UnknownLayoutError(
-            f"config.json: model_type {shown!r} is not understood, so its cache cannot be sized; "
+            f"model_type {shown!r} is not understood, so its cache cannot be sized; "
             "ask for an upper bound to count every layer as full attention",
+            file=CONFIG,
             keys=("model_type",),
         )
     keys = _keys(raw, text, model_type, path)
@@ -198,8 +199,9 @@ def _refuse_unknown_keys(keys: Keys, model_type: str) -> None:
     if unknown:
         listed = ", ".join(f"{name} = {_short(_value_at(keys, name))}" for name in unknown[:6])
         raise UnknownLayoutError(
-            f"config.json: {listed}: not understood for model_type {model_type!r}, and it may change the cache; "
+            f"{listed}: not understood for model_type {model_type!r}, and it may change the cache; "
             "remove it if it does nothing, or ask for an upper bound",
+            file=CONFIG,
             keys=tuple(unknown),
         )
 
@@ -272,7 +274,8 @@ def _bound(raw: Raw, text: Raw, model_type: str, name: str, refusal: UnknownLayo
     stateful = [key for key in text if _HAS_STATE.search(key) and text[key] not in (None, False, 0)]
     if stateful:
         raise UnknownLayoutError(
-            f"{refusal}. No bound either: {', '.join(stateful[:4])} may keep a state whose size is not known",
+            f"{refusal.reason}. No bound either: {', '.join(stateful[:4])} may keep a state whose size is not known",
+            file=refusal.file,
             keys=refusal.keys,
         ) from None
     keys = _keys(raw, text, "", "")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-# Servers have eight; several hosts are bought whole.
-HOST = 8
+from kvcore.hardware.systems import HOST_GPUS
 
 
 def gpu_counts(most: int) -> tuple[int, ...]:
@@ -11,6 +10,6 @@ def gpu_counts(most: int) -> tuple[int, ...]:
 
     What fits on fewer GPUs may not fit on more, where those divide the model worse: none of them can be skipped.
     """
-    within = range(1, min(HOST, most) + 1)
-    hosts = range(2 * HOST, min(128, most) + 1, HOST)
+    within = range(1, min(HOST_GPUS, most) + 1)
+    hosts = range(2 * HOST_GPUS, min(128, most) + 1, HOST_GPUS)
     return (*within, *hosts, *range(256, most + 1, 128))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kvcore.deployment import MAX_GPUS, Deployment
+from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine, engine_names, runs_on
 from kvcore.hardware.gpus import Accelerator, accelerators
 from kvcore.hardware.prices import cost_words
+from kvcore.hardware.systems import MAX_GPUS
 from kvcore.model.model import Model
 from kvcore.planning.changes import Change
 from kvcore.planning.shard_words import split_name, split_price

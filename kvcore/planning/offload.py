@@ -86,7 +86,7 @@ def offload(
     switch = engine(deployment.engine).offload
     if not switch:
         others = ", ".join(name for name in engine_names() if engine(name).offload)
-        raise EngineError(f"{deployment.engine}: it keeps no caches of idle requests in host memory; {others} do")
+        raise EngineError(f"it keeps no caches of idle requests in host memory; {others} do", engine=deployment.engine)
     path = _host_link(deployment, host_link)
     layout = layout_at(model, deployment, length)
     ranks = deployment.replica_gpus

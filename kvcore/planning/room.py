@@ -8,11 +8,10 @@ from typing import Literal
 from kvcore.errors import UnitError
 from kvcore.formats import KVFormat
 from kvcore.hardware.gpus import Accelerator
+from kvcore.hardware.systems import MAX_GPUS
 from kvcore.model.model import Model
 from kvcore.model.weight_formats import weights_bytes
 from kvcore.ranks.memories import rank_bytes
-
-MAX_GPUS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from kvcore.deployment import MAX_GPUS, Deployment, Split
+from kvcore.deployment import Deployment, Split
 from kvcore.engines.base import Engine
 from kvcore.engines.registry import engine as engine_of
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import Accelerator, accelerator
-from kvcore.hardware.systems import host_gpus
+from kvcore.hardware.systems import MAX_GPUS, host_gpus
 from kvcore.model.model import Model
 from kvcore.ranks import speculation
 from kvcore.ranks.splits import is_latent, kv_heads

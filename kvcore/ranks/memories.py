@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from kvcore.errors import UnitError
 from kvcore.formats import KVFormat
+from kvcore.hardware.systems import MAX_GPUS
 from kvcore.model.model import Model
 from kvcore.sizing import resident_bytes
-
-MAX_RANKS = 4096
 
 
 def on_rank(model: Model, ranks: int) -> Model:
@@ -21,8 +20,8 @@ def on_rank(model: Model, ranks: int) -> Model:
 
     Heads that do not divide evenly leave one more on some ranks. Raises UnitError for a number of ranks out of range.
     """
-    if not 1 <= ranks <= MAX_RANKS:
-        raise UnitError(f"ranks: {ranks:,} is not within 1 … {MAX_RANKS:,}")
+    if not 1 <= ranks <= MAX_GPUS:
+        raise UnitError(f"ranks: {ranks:,} is not within 1 … {MAX_GPUS:,}")
     if ranks == 1:
         return model
     made = {memory: memory.on_rank(ranks) for memory, _ in model.groups}

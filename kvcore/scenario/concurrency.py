@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from kvcore.deployment import MAX_GPUS, OWN, OWN_HEAD, Deployment, Draft, Split, read_split
+from kvcore.deployment import OWN, OWN_HEAD, Deployment, Draft, Split, read_split
 from kvcore.engines.registry import engine
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
+from kvcore.hardware.systems import HOST_GPUS, MAX_GPUS
 from kvcore.model.weight_formats import weight_format
 from kvcore.planning.sweep import LEVERS
-from kvcore.scenario.scenario import HOST_GPUS, Scenario, read_query, write_query
-from kvcore.units import GIB, MAX_BATCH, is_whole, parse_bytes, parse_tokens
+from kvcore.scenario.fields import (
+    AUTO,
+    Choices,
+    choice,
+    choices,
+    either,
+    matching,
+    number,
+    one_of,
+    read_query,
+    several,
+    switch,
+    weights_format,
+    whole,
+)
+from kvcore.scenario.scenario import Scenario
+from kvcore.units import GIB, MAX_BATCH, format_tokens, is_whole, parse_bytes, parse_tokens
 
-AUTO = "auto"
 USERS = 30
 MAX_CURVES = 4
 # What the Variants screen and the command call the number of GPUs.
@@ -29,13 +43,73 @@ CONTEXT = "context"
 AS_IS = "as-is"
 # A plan that is kept for comparison travels in the address of the other one, a brought configuration with it.
 MAX_KEPT = 12_000
-_CURVE = re.compile(r"[a-z0-9.+/×-]{1,40}")
-_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,39}")
-_MORE = re.compile(r"[a-z_]{1,40}=[A-Za-z0-9_./+-]{1,60}")
+_MORE = matching(r"[a-z_]{1,40}=[A-Za-z0-9_./+-]{1,60}", "an option such as swa_full=1")
+_CURVE = matching(r"[a-z0-9.+/×-]{1,40}", "the name of a change such as fp8-cache")
+_LENGTH: dict[str, Any] = {"control": format_tokens, "example": "2048, 4K or 0"}
+
+
+def _unnamed(value: float) -> float | None:
+    """A number as its control holds it: empty for 0, which stands for none that was named."""
+    return value or None
+
+
+def _read_have(text: str) -> str:
+    plain = text.strip()
+    # Half of those who read it off a log write the bare number of GiB that stands there.
+    number = plain.replace(",", "").replace(".", "", 1)
+    plain = f"{plain} GiB" if number.isascii() and number.isdigit() else plain
+    if plain and not 0 < parse_bytes(plain) < 2**60:
+        raise UnitError(f"memory for the cache: {text[:20]!r} is not more than 0 B, such as 40 GiB")
+    return plain
+
+
+def _read_kept(text: str) -> str:
+    plan = f"{text[:20]!r} is not a plan"
+    if len(text) > MAX_KEPT:
+        raise UnitError(f"{plan}: it is too long")
+    if text == AS_IS:
+        return text
+    try:
+        query = dict(parse_qsl(text, strict_parsing=True, max_num_fields=60))
+    except ValueError:
+        raise UnitError(plan) from None
+    problems = (*Scenario.from_query(query)[1], *ConcurrencyOptions.from_query(query)[1])
+    known = {*choices(Scenario), *choices(ConcurrencyOptions)} - {"kept"}
+    if problems or not known.issuperset(query):
+        raise UnitError(plan)
+    return text
+
+
+def read_draft(text: str) -> Draft | None:
+    """Who proposes tokens, as `Draft.text` spells it, of the catalogue; None for "", the prompt itself.
+
+    UnitError for anything else: an address names no files and fetches nothing.
+    """
+    plain = text.strip()
+    if plain.lower() == OWN:
+        return OWN_HEAD
+    return _catalogued(plain) if plain else None
+
+
+@lru_cache(maxsize=64)
+def _catalogued(text: str) -> Draft:
+    from kvcore.sources import catalogue
+
+    name, at, wanted = text.partition("@")
+    entry = catalogue.find(name)
+    if entry is None:
+        raise UnitError(f"draft: {name[:80]!r} is not {OWN} and not in the catalogue{catalogue.hint(name)}")
+    found = weight_format(wanted).name if at else None
+    return Draft(name=entry.model_id, model=catalogue.load(entry.model_id), weight_format=found)
+
+
+def _read_draft(text: str) -> str:
+    found = read_draft(text)
+    return "" if found is None else found.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConcurrencyOptions:
+class ConcurrencyOptions(Choices):
     """Every field is named as its parameter in the address; the GPU, the engine and the context are the scenario's.
 
     `users` are requests at once (0: as many as the scenario says, 30 where that is one). `count` GPUs serve in the
@@ -52,42 +126,37 @@ class ConcurrencyOptions:
     changes beside the plan), `kept` the address's parameters of the plan that stands beside this one.
     """
 
-    users: int = 0
-    count: int = HOST_GPUS
-    split: str = AUTO
-    weights: str = AUTO
-    have: str = ""
-    util: float = 0.0
-    batched: int = 0
-    seqs: int = 0
-    eager: bool = False
-    prefix: bool = True
-    spec: int = 0
-    draft: str = ""
-    version: str = ""
-    more: tuple[str, ...] = ()
-    prompt: int = 6144
-    answer: int = 1024
-    thinking: int = 0
-    shared: int = 0
-    people: int = 300
-    active: int = 10
-    minute: float = 0.0
-    seconds: int = 0
-    host: int = 0
-    curves: tuple[str, ...] = ()
-    lever: str = CONTEXT
-    kept: str = ""
-
-    def to_query(self) -> dict[str, str]:
-        """The address's parameters: only what differs from the defaults."""
-        return write_query(self)
+    users: int = choice(0, whole("users", 0, MAX_BATCH), control=str, example="30")
+    count: int = choice(HOST_GPUS, whole("GPUs", 1, MAX_GPUS), control=str, example="8")
+    split: str = choice(AUTO, either({AUTO: AUTO}, lambda given: read_split(given).text))
+    weights: str = choice(AUTO, weights_format)
+    have: str = choice("", _read_have)
+    util: float = choice(0.0, number("share of the memory", 0, 1, auto=True), control=_unnamed)
+    batched: int = choice(0, whole("tokens of a step", 1, 10**7, auto=True), control=_unnamed)
+    seqs: int = choice(0, whole("requests of a step", 1, MAX_BATCH, auto=True), control=_unnamed)
+    eager: bool = choice(False, switch)
+    prefix: bool = choice(True, switch)
+    spec: int = choice(0, whole("speculative tokens", 0, 64))
+    draft: str = choice("", _read_draft)
+    version: str = choice("", matching(r"(?:[A-Za-z0-9][A-Za-z0-9.+_-]{0,39})?", "a release such as 0.11.0"))
+    more: tuple[str, ...] = choice((), either({"": ()}, several(_MORE, 12, "options")))
+    prompt: int = choice(6144, parse_tokens, **_LENGTH)
+    answer: int = choice(1024, parse_tokens, **_LENGTH)
+    thinking: int = choice(0, parse_tokens, **_LENGTH)
+    shared: int = choice(0, parse_tokens, **_LENGTH)
+    people: int = choice(300, whole("people", 1, 10**7), control=str, example="300")
+    active: int = choice(10, whole("active share", 1, 100))
+    minute: float = choice(0.0, number("requests a minute", 0, 10**4), control=_unnamed)
+    seconds: int = choice(0, whole("seconds of a request", 0, 10**6), control=_unnamed)
+    host: int = choice(0, whole("CPU memory in GiB", 0, 10**6))
+    curves: tuple[str, ...] = choice((), either({"": ()}, several(_CURVE, MAX_CURVES, "changes")))
+    lever: str = choice(CONTEXT, one_of("lever", (CONTEXT, *LEVERS)))
+    kept: str = choice("", _read_kept)
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> tuple[ConcurrencyOptions, tuple[str, ...]]:
         """(options, messages): every parameter that can be read is taken, and each other one has a message."""
-        values, problems = read_query(_with_gpus(query), READERS)
-        options = cls(**values)
+        options, problems = read_query(cls, _with_gpus(query))
         if options.split != AUTO and (gpus := read_split(options.split).gpus) != options.count:
             message = f"The address's split was not taken: {options.split} is {gpus:,} GPUs, not {options.count:,}."
             return replace(options, split=AUTO), (*problems, message)
@@ -196,155 +265,3 @@ def _typed(name: str, more: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
             what = {"integer": "a whole number"}.get(kinds[field], f"a {kinds[field]}")
             raise UnitError(f"{field}: {value!r} is not {what}") from None
     return tuple(sorted(found.items()))
-
-
-def _whole(what: str, low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        plain = text.strip().replace(",", "")
-        if not (plain.isascii() and plain.isdigit() and len(plain) < 10 and low <= int(plain) <= high):
-            raise UnitError(f"{what}: {text[:20]!r} is not a whole number within {low:,} … {high:,}")
-        return int(plain)
-
-    return read
-
-
-def _number(what: str, high: int) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        plain = text.strip()
-        if not re.fullmatch(r"[0-9]{0,6}\.?[0-9]{1,17}", plain, re.ASCII) or not 0 <= float(plain) <= high:
-            raise UnitError(f"{what}: {text[:20]!r} is not a number within 0 … {high:,}, such as 0.92")
-        return float(plain)
-
-    return read
-
-
-def _or_auto(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A number of the engine's, where `auto` and 0 both leave it to the engine."""
-    return lambda text: read("0" if text.strip().lower() == AUTO else text)
-
-
-def _switch(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise UnitError(f"{text[:20]!r} is not 0 or 1")
-    return text == "1"
-
-
-def _read_split(text: str) -> str:
-    return AUTO if text.strip().lower() == AUTO else read_split(text).text
-
-
-def _read_have(text: str) -> str:
-    plain = text.strip()
-    # Half of those who read it off a log write the bare number of GiB that stands there.
-    number = plain.replace(",", "").replace(".", "", 1)
-    plain = f"{plain} GiB" if number.isascii() and number.isdigit() else plain
-    if plain and not 0 < parse_bytes(plain) < 2**60:
-        raise UnitError(f"memory for the cache: {text[:20]!r} is not more than 0 B, such as 40 GiB")
-    return plain
-
-
-def _read_version(text: str) -> str:
-    plain = text.strip()
-    if plain and not _VERSION.fullmatch(plain):
-        raise UnitError(f"engine version: {text[:20]!r} is not a release such as 0.11.0")
-    return plain
-
-
-def _read_more(text: str) -> tuple[str, ...]:
-    parts = tuple(dict.fromkeys(part for part in text.split(",") if part))
-    if len(parts) > 12 or not all(_MORE.fullmatch(part) for part in parts):
-        raise UnitError(f"{text[:40]!r} are not options such as swa_full=1")
-    return parts
-
-
-def _read_curves(text: str) -> tuple[str, ...]:
-    parts = tuple(dict.fromkeys(part for part in text.split(",") if part))
-    if len(parts) > MAX_CURVES or not all(_CURVE.fullmatch(part) for part in parts):
-        raise UnitError(f"{text[:40]!r} are not at most {MAX_CURVES} names such as fp8-cache")
-    return parts
-
-
-def _read_kept(text: str) -> str:
-    plan = f"{text[:20]!r} is not a plan"
-    if len(text) > MAX_KEPT:
-        raise UnitError(f"{plan}: it is too long")
-    if text == AS_IS:
-        return text
-    try:
-        query = dict(parse_qsl(text, strict_parsing=True, max_num_fields=60))
-    except ValueError:
-        raise UnitError(plan) from None
-    problems = (*Scenario.from_query(query)[1], *ConcurrencyOptions.from_query(query)[1])
-    known = {field.name for field in fields(Scenario)} | set(READERS) - {"kept"}
-    if problems or not known.issuperset(query):
-        raise UnitError(plan)
-    return text
-
-
-def _read_lever(text: str) -> str:
-    plain = text.strip().lower()
-    if plain != CONTEXT and plain not in LEVERS:
-        raise UnitError(f"lever: {text[:20]!r} is not one of {', '.join((CONTEXT, *LEVERS))}")
-    return plain
-
-
-def read_draft(text: str) -> Draft | None:
-    """Who proposes tokens, as `Draft.text` spells it, of the catalogue; None for "", the prompt itself.
-
-    UnitError for anything else: an address names no files and fetches nothing.
-    """
-    plain = text.strip()
-    if plain.lower() == OWN:
-        return OWN_HEAD
-    return _catalogued(plain) if plain else None
-
-
-@lru_cache(maxsize=64)
-def _catalogued(text: str) -> Draft:
-    from kvcore.sources import catalogue
-
-    name, at, wanted = text.partition("@")
-    entry = catalogue.find(name)
-    if entry is None:
-        raise UnitError(f"draft: {name[:80]!r} is not {OWN} and not in the catalogue{catalogue.hint(name)}")
-    found = weight_format(wanted).name if at else None
-    return Draft(name=entry.model_id, model=catalogue.load(entry.model_id), weight_format=found)
-
-
-def _read_draft(text: str) -> str:
-    found = read_draft(text)
-    return "" if found is None else found.text
-
-
-def _read_weights(text: str) -> str:
-    return AUTO if text.strip().lower() == AUTO else weight_format(text).name
-
-
-READERS: dict[str, Callable[[str], Any]] = {
-    "users": _whole("users", 0, MAX_BATCH),
-    "count": _whole("GPUs", 1, MAX_GPUS),
-    "split": _read_split,
-    "weights": _read_weights,
-    "have": _read_have,
-    "util": _or_auto(_number("share of the memory", 1)),
-    "batched": _or_auto(_whole("tokens of a step", 0, 10**7)),
-    "seqs": _or_auto(_whole("requests of a step", 0, MAX_BATCH)),
-    "eager": _switch,
-    "prefix": _switch,
-    "spec": _whole("speculative tokens", 0, 64),
-    "draft": _read_draft,
-    "version": _read_version,
-    "more": _read_more,
-    "prompt": parse_tokens,
-    "answer": parse_tokens,
-    "thinking": parse_tokens,
-    "shared": parse_tokens,
-    "people": _whole("people", 1, 10**7),
-    "active": _whole("active share", 1, 100),
-    "minute": _number("requests a minute", 10**4),
-    "seconds": _whole("seconds of a request", 0, 10**6),
-    "host": _whole("CPU memory in GiB", 0, 10**6),
-    "curves": _read_curves,
-    "lever": _read_lever,
-    "kept": _read_kept,
-}

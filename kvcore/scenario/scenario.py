@@ -10,31 +10,41 @@ import base64
 import binascii
 import json
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from kvcore.engines.registry import DEFAULT, engine
-from kvcore.errors import KVCoreError, SourceError, UnitError
-from kvcore.formats import kv_format
+from kvcore.errors import SourceError
 from kvcore.hardware.gpus import accelerator
-from kvcore.units import check_batch, check_tokens, parse_bytes, parse_tokens
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from kvcore.hardware.systems import MAX_GPUS
+from kvcore.scenario.fields import AUTO, Choices, cache_format, choice, either, size, switch, text, whole
+from kvcore.units import MAX_BATCH, format_tokens, parse_tokens
 
 # A configuration travels in the address while it is smaller than this, compressed and encoded.
 MAX_CONFIG_CHARACTERS = 8 * 1024
 MAX_CONFIG_BYTES = 2 * 1024 * 1024
 MAX_COMPARED = 5
-# The GPUs of one host, which is the machine that is meant where nobody says how many, on every screen about hardware.
-HOST_GPUS = 8
 DEFAULT_MODEL = "meta-llama/Llama-3.3-70B-Instruct"
 
 
+def read_config(given: str) -> str:
+    """A configuration as `encode_config` writes it; SourceError for anything else."""
+    if given:
+        decode_config(given)
+    return given
+
+
+def read_compared(given: str) -> tuple[str, ...]:
+    """Models with commas between them, each once; those beyond MAX_COMPARED are left out."""
+    return tuple(dict.fromkeys(map(_name, filter(None, given.split(",")))))[:MAX_COMPARED]
+
+
+_name = text(200)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(Choices):
     """What one question is about. `model` is a catalogue id; `config` a compressed configuration that replaces it.
 
     `kv` is a cache format (`auto`, `fp8`, `q8_0/q4_0`), `compare` further catalogue ids, `budget` a size such as
@@ -46,120 +56,18 @@ class Scenario:
     usual model. Only `tp` begins with one: Size is about one request, whole, before anybody splits it.
     """
 
-    model: str = DEFAULT_MODEL
-    config: str = ""
-    tokens: int = 32_768
-    batch: int = 1
-    kv: str = "auto"
-    compare: tuple[str, ...] = ()
-    budget: str = "48 GiB"
-    source: int = 0
-    bound: bool = False
-    engine: str = DEFAULT
-    gpu: str = "h100-sxm"
-    tp: int = 1
-
-    def to_query(self) -> dict[str, str]:
-        """The address's parameters: only what differs from the defaults."""
-        return write_query(self)
-
-    @classmethod
-    def from_query(cls, query: Mapping[str, str]) -> tuple[Scenario, tuple[str, ...]]:
-        """(scenario, messages): every parameter that can be read is taken, and each other one has a message."""
-        values, problems = read_query(query, _READERS)
-        return cls(**values), problems
-
-
-def write_query(choices: DataclassInstance) -> dict[str, str]:
-    """What differs from the defaults of a frozen dataclass of choices, as an address's parameters."""
-    plain = type(choices)()
-    query = {}
-    for field in fields(choices):
-        value = getattr(choices, field.name)
-        if value != getattr(plain, field.name):
-            query[field.name] = _write(value)
-    return query
-
-
-def read_query(
-    query: Mapping[str, str], readers: Mapping[str, Callable[[str], Any]]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(values, messages): each parameter that has a reader, read, or a sentence about why it was not taken."""
-    values: dict[str, Any] = {}
-    problems = []
-    for name, text in query.items():
-        reader = readers.get(name)
-        if reader is None:
-            continue
-        try:
-            values[name] = reader(text)
-        except (KVCoreError, ValueError) as problem:
-            problems.append(f"The address's {name} was not taken: {problem}.")
-    return values, tuple(problems)
-
-
-def _write(value: object) -> str:
-    if isinstance(value, tuple):
-        return ",".join(value)
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    if isinstance(value, float):
-        # The shortest digits that read back as the same number, without an exponent, which no reader takes.
-        return f"{Decimal(repr(value)):f}"
-    return str(value)
-
-
-def _read_model(text: str) -> str:
-    return _clean(text, 200)
-
-
-def _clean(text: str, limit: int) -> str:
-    if len(text) > limit or not text.isprintable():
-        raise SourceError(f"{text[:40]!r} is not a name")
-    return text
-
-
-def _read_config(text: str) -> str:
-    decode_config(text)
-    return text
-
-
-def _read_kv(text: str) -> str:
-    return "auto" if text.strip().lower() == "auto" else kv_format(text).name
-
-
-def _whole(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 12:
-        raise UnitError(f"{text[:20]!r} is not a whole number")
-    return int(text)
-
-
-def _read_ranks(text: str) -> int:
-    ranks = _whole(text)
-    if not 1 <= ranks <= 4096:
-        raise UnitError(f"{ranks:,} ranks are not within 1 … 4,096")
-    return ranks
-
-
-def _read_budget(text: str) -> str:
-    parse_bytes(text)
-    return text.strip()
-
-
-_READERS: dict[str, Callable[[str], Any]] = {
-    "model": _read_model,
-    "config": _read_config,
-    "tokens": parse_tokens,
-    "batch": lambda text: check_batch(_whole(text)),
-    "kv": _read_kv,
-    "compare": lambda text: tuple(dict.fromkeys(_clean(part, 200) for part in text.split(",") if part))[:MAX_COMPARED],
-    "budget": _read_budget,
-    "source": lambda text: check_tokens(_whole(text)),
-    "bound": lambda text: text == "1",
-    "engine": lambda text: engine(_clean(text, 40)).name,
-    "gpu": lambda text: accelerator(_clean(text, 80)).id,
-    "tp": _read_ranks,
-}
+    model: str = choice(DEFAULT_MODEL, _name)
+    config: str = choice("", read_config)
+    tokens: int = choice(32_768, parse_tokens, control=format_tokens, example="8192, 8K or 1M")
+    batch: int = choice(1, whole("requests", 1, MAX_BATCH), control=str, example="10")
+    kv: str = choice(AUTO, either({AUTO: AUTO}, cache_format))
+    compare: tuple[str, ...] = choice((), read_compared)
+    budget: str = choice("48 GiB", size)
+    source: int = choice(0, either({"": 0}, parse_tokens), control=lambda count: f"{count:,}" if count else "")
+    bound: bool = choice(False, switch)
+    engine: str = choice(DEFAULT, lambda given: engine(given).name)
+    gpu: str = choice("h100-sxm", lambda given: accelerator(given).id)
+    tp: int = choice(1, whole("ranks", 1, MAX_GPUS), control=str, example="8")
 
 
 def encode_config(raw: Mapping[str, Any]) -> str | None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import IO, Any, BinaryIO, Literal
 
-from kvcore.errors import ConfigError, ModelError, SourceError, UnknownLayoutError
+from kvcore.errors import ConfigError, ModelError, SourceError
 from kvcore.extras import require
 from kvcore.model import Model, model_from_config, parse_config
 from kvcore.model.model import Files
@@ -172,22 +172,17 @@ def _understand(
     """
     try:
         if len(text) > MAX_CONFIG_BYTES:
-            raise ConfigError(f"{CONFIG}: longer than {MAX_CONFIG_BYTES:,} bytes, which no model's configuration is")
+            raise ConfigError(f"longer than {MAX_CONFIG_BYTES:,} bytes, which no model's configuration is", file=CONFIG)
         if not text.strip():
-            raise ConfigError(f"{CONFIG}: empty; give the model's whole config.json")
+            raise ConfigError("empty; give the model's whole config.json", file=CONFIG)
         raw = parse_config(text.removeprefix("\ufeff"))
         if beside and not raw.get("quantization_config"):
             raw["quantization_config"] = dict(beside)
         return model_from_config(raw, name, upper_bound=upper_bound), raw
     except RecursionError:
-        raise ConfigError(f"{shown}: nested too deeply to be a model's configuration") from None
+        raise ConfigError("nested too deeply to be a model's configuration", file=shown) from None
     except ConfigError as problem:
-        message = str(problem)
-        if message.startswith(f"{CONFIG}:"):
-            message = shown + message.removeprefix(CONFIG)
-        if isinstance(problem, UnknownLayoutError):
-            raise UnknownLayoutError(message, keys=problem.keys) from None
-        raise ConfigError(message) from None
+        raise problem.in_file(shown) from None
 
 
 def _quantiser_note(folder: Path) -> Mapping[str, Any] | None:
@@ -206,13 +201,13 @@ def _decode(data: bytes, shown: str) -> str:
     """UTF-8, -16 or -32, with or without a byte order mark; ConfigError, saying what it looks like, otherwise."""
     for start, what in _FIRST_BYTES:
         if data.lstrip()[: len(start)].lower() == start.lower():
-            raise ConfigError(f"{shown}: this is {what}")
+            raise ConfigError(f"this is {what}", file=shown)
     try:
         text = data.decode(json.detect_encoding(data))
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise ConfigError(f"{shown}: not text; give a config.json (JSON in UTF-8) or a .gguf file")
+        raise ConfigError("not text; give a config.json (JSON in UTF-8) or a .gguf file", file=shown)
     return text
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import streamlit as st
 
 from kvcore.errors import KVCoreError
 from kvcore.formats import ELEMENT_FORMATS, KV_FORMATS
 from kvcore.model import Model
-from kvcore.scenario.concurrency import READERS, ConcurrencyOptions
 from kvcore.scenario.concurrency import USERS as USUAL_USERS
+from kvcore.scenario.concurrency import ConcurrencyOptions
+from kvcore.scenario.fields import choices
 from kvcore.scenario.scenario import Scenario
-from kvcore.scenario.variants import VariantOptions, read_gpus
+from kvcore.scenario.variants import VariantOptions
 from kvcore.sources import catalogue, files
-from kvcore.units import format_tokens, parse_tokens
-from pages.ui import models, state, widgets
+from pages.ui import models, screens, state, widgets
 from pages.ui.concurrency import address
 from pages.ui.concurrency import examples as plan_examples
 from pages.ui.models import OWN, Chosen, Refusal
@@ -30,16 +27,16 @@ BATCHES = ("1", "2", "4", "8", "10", "16", "32", "64", "128", "256")
 _B = 10**9
 SIZES = {"up to 4B": (0, 4 * _B), "4B to 15B": (4 * _B, 15 * _B), "15B to 80B": (15 * _B, 80 * _B),
          "over 80B": (80 * _B, 10**6 * _B)}  # fmt: skip
-# How what was typed is read and shown again, with examples for who wrote something else.
-_FREE: dict[str, tuple[Callable[[str], int], Callable[[int], str], str]] = {
-    "tokens": (parse_tokens, format_tokens, "8192, 8K or 1M"),
-    "batch": (state.read_batch, str, "10"),
-    "tp": (state.read_ranks, str, "8"),
-    "gpus": (read_gpus, state.write_gpus, "auto or 8"),
-    **{
-        address.key(name): (READERS[name], partial(address.written, name), example)
-        for name, example in address.TYPED.items()
-    },
+# Choices that are typed or taken from presets, by their controls' keys.
+_TYPED = {
+    key: row
+    for rows in (
+        choices(Scenario),
+        choices(VariantOptions),
+        {address.key(name): row for name, row in choices(ConcurrencyOptions).items()},
+    )
+    for key, row in rows.items()
+    if row.example
 }
 FORMAT_WORDS = {
     "fp8_ds_mla": "packed fp8 · latent (MLA) caches only",
@@ -90,7 +87,7 @@ def scenario_row() -> tuple[Chosen, Scenario]:
             _link(chosen, now)
     if st.session_state["page"] == state.CONCURRENCY:
         # Read here once, so that what cannot be read is said in this run and not beside the next answer.
-        address.options(now)
+        screens.screen(state.CONCURRENCY).chosen(now)
     problems(refusal)
     return chosen, now
 
@@ -169,24 +166,20 @@ def free(key: str, label: str, presets: tuple[str, ...], help_text: str) -> None
 def _tidy(key: str, label: str) -> None:
     """Show what was typed as it is understood: 8192 becomes 8K."""
     keep = st.session_state
-    reader, writer, examples = _FREE[key]
+    row = _TYPED[key]
     try:
-        keep[key] = writer(reader(str(keep[key])))
+        keep[key] = row.control(row.read(str(keep[key])))
     except (KVCoreError, ValueError):
-        message = f"{label}: {str(keep[key])[:40]!r} is not a number that can be used; write for example {examples}."
+        message = f"{label}: {str(keep[key])[:40]!r} is not a number that can be used; write for example {row.example}."
         keep.setdefault("problems", []).append(message)
-        keep[key] = writer(_last_good(key))
+        keep[key] = row.control(_last_good(key))
 
 
 def _last_good(key: str) -> int:
     """What a choice was before something was typed that cannot be read."""
     keep = st.session_state
-    if key in address.KEYS:
-        name = key.removeprefix("plan_")
-        plain = getattr(ConcurrencyOptions(), name)
-        return int(keep.get("plan_good", {}).get(name, plain) or (USUAL_USERS if name == "users" else plain))
-    plain = getattr(VariantOptions() if key == "gpus" else Scenario(), key)
-    return int(keep.get("good", {}).get(key, plain))
+    good = keep.get("good", {}).get(key, _TYPED[key].default)
+    return int(good or USUAL_USERS) if key == address.key("users") else int(good)
 
 
 def _key_format(model: Model) -> None:

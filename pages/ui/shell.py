@@ -8,14 +8,11 @@ import streamlit as st
 
 from kvcore.scenario.scenario import Scenario
 from pages.ui import scenario as controls
-from pages.ui import state, theme
+from pages.ui import screens, state, theme
 from pages.ui.models import Chosen
 
 ROOT = Path(__file__).parents[2]
 _INSIDE = "inside_shell"
-# One line a screen, in the order of the navigation.
-SCREENS = (("size", "Size"), ("variants", "Variants"), ("concurrency", "Concurrency"), ("live", "Live"),
-           ("accuracy", "Accuracy"))  # fmt: skip
 
 
 def run() -> None:
@@ -27,13 +24,14 @@ def run() -> None:
         menu_items={"about": "What a language model's memory of the conversation costs. What you enter stays here."},
     )
     pages = [
-        st.Page(ROOT / "pages" / f"{name}.py", title=title, url_path=name, default=at == 0)
-        for at, (name, title) in enumerate(SCREENS)
+        st.Page(one.script or screens.PAGES / f"{one.name}.py", title=one.title, url_path=one.name, default=at == 0)
+        for at, one in enumerate(screens.SCREENS)
     ]
     page = st.navigation(pages, position="top")
     st.logo(str(ROOT / "static" / f"logo-{theme.name()}.svg"), size="medium")
     theme.layout()
-    state.begin(page.url_path)
+    # The first screen's path is empty.
+    state.begin(page.url_path or screens.SCREENS[0].name)
     chosen, scenario = controls.scenario_row()
     st.session_state[_INSIDE] = (chosen, scenario)
     try:

@@ -13,35 +13,29 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 from urllib.parse import urlencode
 
 import streamlit as st
 
-from kvcore.errors import KVCoreError, UnitError
+from kvcore.errors import KVCoreError
 from kvcore.formats import ELEMENT_FORMATS
+from kvcore.hardware.systems import HOST_GPUS
 from kvcore.scenario.concurrency import ConcurrencyOptions
-from kvcore.scenario.live import LiveOptions
-from kvcore.scenario.scenario import DEFAULT_MODEL, HOST_GPUS, Scenario, decode_config
-from kvcore.scenario.variants import VariantOptions, read_gpus
+from kvcore.scenario.fields import choices
+from kvcore.scenario.scenario import DEFAULT_MODEL, Scenario, decode_config
+from kvcore.scenario.variants import VariantOptions
 from kvcore.sources import catalogue, files
-from kvcore.units import check_batch, format_tokens, is_whole, parse_bytes, parse_tokens
-from pages.ui import models
+from kvcore.units import is_whole
+from pages.ui import models, screens
 from pages.ui.concurrency import address
 from pages.ui.models import OWN, Chosen, Refusal
 
 SAME = "same"  # values stored as the keys are
-KEYS = ("model", "tokens", "batch", "k_format", "v_format", "source", "compare", "budget", "bound",
-        "engine", "gpu", "tp", "designs", "design", "weights", "gpus", "other", "trend", *address.KEYS)  # fmt: skip
 VARIANTS, CONCURRENCY, LIVE = "variants", "concurrency", "live"
-MAX_RANKS = 4096
-# Every parameter that an address of any screen may have.
-_KNOWN = tuple(
-    field.name
-    for options in (Scenario, VariantOptions, ConcurrencyOptions, LiveOptions)
-    for field in fields(options)  # type: ignore[arg-type]
-)
+# The scenario's choices that have one control each, under their own names.
+_PLAIN = ("tokens", "batch", "budget", "source", "bound", "engine", "gpu", "tp")
+_CONTROLS = ("model", "k_format", "v_format", "compare", *_PLAIN)
 _SEEN = "seen_query"
 _SHADOW = "shadow"
 _TURNED = "turned_page"
@@ -49,11 +43,16 @@ _ARRIVED = "query_on_arrival"
 _LEFT_EMPTY = "address_left_empty"
 
 
+def keys() -> tuple[str, ...]:
+    """The keys of every control whose value is kept while another screen is open."""
+    return (*_CONTROLS, *(key for one in screens.SCREENS if not one.shadow for key in one.keys))
+
+
 def begin(page: str) -> None:
     """Take the address's scenario where it was changed from outside; call first in every run."""
     state = st.session_state
     query = st.query_params.to_dict()
-    touched = any(key in state and state[key] != state.get(_SHADOW, {}).get(key) for key in KEYS)
+    touched = any(key in state and state[key] != state.get(_SHADOW, {}).get(key) for key in keys())
     outside = _SEEN not in state or (query != state[_SEEN] and page == state.get("page") and not touched)
     arrived: dict[str, dict[str, str]] = state.setdefault(_ARRIVED, {})
     if outside:
@@ -63,18 +62,11 @@ def begin(page: str) -> None:
         scenario, problems = Scenario.from_query(query)
         state["problems"] = [*problems, *_unknown(query)]
         adopt(scenario)
-        if page == VARIANTS or "designs" not in state:
-            options, more = VariantOptions.from_query(query)
-            state["problems"] += more
-            adopt_options(options)
-        if page == CONCURRENCY or not address.is_set():
-            planned, more = ConcurrencyOptions.from_query(query)
-            state["problems"] += more
-            address.adopt(planned, scenario)
-        if page == LIVE:
-            chosen, more = LiveOptions.from_query(query)
-            state["problems"] += more
-            state.update(chosen.controls())
+        for screen in screens.SCREENS:
+            if screen.options is not None and (page == screen.name or not screen.is_set()):
+                options, more = screen.options.from_query(query)
+                state["problems"] += more
+                screen.adopt(options, scenario)
         # A click may end this run before `finish`: the next one must take the click, not this address again.
         state[_SEEN] = st.query_params.to_dict()
         _remember()
@@ -94,10 +86,11 @@ def begin(page: str) -> None:
 
 def _unknown(query: dict[str, str]) -> list[str]:
     """A sentence about the parameters of an address that no screen has; they would be dropped without a word."""
-    lost = [name for name in query if name not in _KNOWN]
+    known = screens.parameters()
+    lost = [name for name in query if name not in known]
     if not lost:
         return []
-    near = [close[0] for name in lost if (close := difflib.get_close_matches(name, _KNOWN, 1))]
+    near = [close[0] for name in lost if (close := difflib.get_close_matches(name, known, 1))]
     hint = f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else "."
     said = ", ".join(name[:40] for name in lost[:6])
     return [f"The address's {said} {'was' if len(lost) == 1 else 'were'} not taken: no screen has such a setting{hint}"]
@@ -110,7 +103,7 @@ def _carry_gpus(left: str | None) -> None:
     if left == CONCURRENCY and is_whole(state[count]):
         many = int(state[count])
         # What every screen begins with is not a number that somebody named.
-        state["gpus"] = write_gpus(0 if many == HOST_GPUS else many)
+        state["gpus"] = choices(VariantOptions)["gpus"].control(0 if many == HOST_GPUS else many)
     elif left == VARIANTS and is_whole(state["gpus"]):
         state[count] = state["gpus"]
 
@@ -126,10 +119,9 @@ def adopt(scenario: Scenario) -> None:
         state["model"] = DEFAULT_MODEL
     else:
         state["model"] = entry.model_id
-    state["tokens"] = format_tokens(scenario.tokens)
-    state["batch"] = str(scenario.batch)
+    controls = scenario.controls()
+    state.update({name: controls[name] for name in _PLAIN})
     state["k_format"], state["v_format"] = split_formats(scenario.kv)
-    state["source"] = "" if not scenario.source else f"{scenario.source:,}"
     known = [entry.model_id for one in scenario.compare if (entry := catalogue.find(one))]
     if len(known) < len(scenario.compare):
         lost = ", ".join(one for one in scenario.compare if not catalogue.find(one))
@@ -137,35 +129,6 @@ def adopt(scenario: Scenario) -> None:
             f"The address's compare was not taken: not in the catalogue: {lost[:200]}."
         )
     state["compare"] = known
-    state["budget"] = scenario.budget
-    state["bound"] = scenario.bound
-    state["engine"], state["gpu"], state["tp"] = scenario.engine, scenario.gpu, str(scenario.tp)
-
-
-def adopt_options(options: VariantOptions) -> None:
-    """Set the controls of the Variants screen."""
-    state = st.session_state
-    state["designs"], state["design"] = list(options.designs), options.design
-    state["weights"], state["other"], state["trend"] = options.weights, options.other, options.trend
-    state["gpus"] = write_gpus(options.gpus)
-
-
-def variant_options() -> VariantOptions:
-    """What the controls of the Variants screen say now."""
-    state = st.session_state
-    return VariantOptions(
-        designs=tuple(state["designs"]),
-        design=state.get("design") or VariantOptions().design,
-        weights=state["weights"],
-        gpus=read_gpus(state["gpus"]),
-        other=state["other"],
-        trend=state.get("trend") or VariantOptions().trend,
-    )
-
-
-def write_gpus(count: int) -> str:
-    """A number of GPUs as its control shows it."""
-    return str(count) if count else "auto"
 
 
 def show(scenario: Scenario, options: VariantOptions | None = None) -> None:
@@ -174,7 +137,7 @@ def show(scenario: Scenario, options: VariantOptions | None = None) -> None:
     st.session_state["refusal"] = None
     adopt(replace(scenario, engine=now.engine, gpu=now.gpu, tp=now.tp))
     if options is not None:
-        adopt_options(options)
+        screens.screen(VARIANTS).adopt(options, scenario)
     # The button may lead to another page, which takes over what is remembered here.
     _remember()
 
@@ -183,14 +146,14 @@ def show_plan(scenario: Scenario, options: ConcurrencyOptions) -> None:
     """Go to a plan from a button; what was refused before is forgotten."""
     st.session_state["refusal"] = None
     adopt(scenario)
-    address.adopt(options, scenario)
+    screens.screen(CONCURRENCY).adopt(options, scenario)
     _remember()
 
 
 def _remember() -> None:
     """Keep what the controls hold, for runs and pages that do not show them."""
     state = st.session_state
-    state[_SHADOW] = {key: state[key] for key in KEYS if key in state}
+    state[_SHADOW] = {key: state[key] for key in keys() if key in state}
 
 
 def _adopt_config(scenario: Scenario) -> None:
@@ -237,57 +200,18 @@ def join_formats(keys: str, values: str, auto: str) -> str:
 def scenario(chosen: Chosen) -> Scenario:
     """What the controls say now; a field that cannot be read keeps its last good value and leaves a sentence."""
     state = st.session_state
-    good = state.setdefault("good", {})
-
-    def read(name: str, reader: Any, plain: Any) -> Any:
-        try:
-            good[name] = reader(state.get(name))
-        except (KVCoreError, ValueError) as problem:
-            message = problem if isinstance(problem, KVCoreError) else f"{name}: {state.get(name)!r} is not a number"
-            state.setdefault("problems", []).append(f"{message}.")
-        return good.get(name, plain)
-
+    rows = choices(Scenario)
+    values = {name: screens.last_good(name, rows[name].read_control, state.get(name), rows[name].default)
+              for name in _PLAIN}  # fmt: skip
     own = chosen.id == OWN
     plain = Scenario()
     return Scenario(
         model=(chosen.name if chosen.config else plain.model) if own else chosen.id,
         config=(chosen.config or "") if own else "",
-        tokens=read("tokens", lambda text: parse_tokens(str(text)), plain.tokens),
-        batch=read("batch", read_batch, plain.batch),
         kv=join_formats(state["k_format"], state.get("v_format", SAME), chosen.model.resolve_format().name),
         compare=tuple(state.get("compare", ())),
-        budget=read("budget", _read_budget, plain.budget),
-        source=read("source", lambda text: parse_tokens(str(text)) if text else 0, 0),
-        bound=bool(state.get("bound")),
-        engine=state.get("engine") or plain.engine,
-        gpu=state.get("gpu") or plain.gpu,
-        tp=read("tp", read_ranks, plain.tp),
+        **values,
     )
-
-
-def _whole(text: Any, what: str) -> int:
-    digits = str(text).replace(",", "").strip()
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 12:
-        raise UnitError(f"{what}: {str(text)[:40]!r} is not a whole number")
-    return int(digits)
-
-
-def read_batch(text: Any) -> int:
-    """Requests as typed; UnitError for what is no number or out of bounds."""
-    return check_batch(_whole(text, "requests"))
-
-
-def read_ranks(text: Any) -> int:
-    """Ranks as typed; UnitError for what is no number or out of bounds."""
-    ranks = _whole(text, "ranks")
-    if not 1 <= ranks <= MAX_RANKS:
-        raise UnitError(f"ranks: {ranks:,} is not within 1 … {MAX_RANKS:,}")
-    return ranks
-
-
-def _read_budget(text: Any) -> str:
-    parse_bytes(str(text))
-    return str(text).strip()
 
 
 def finish(now: Scenario) -> None:
@@ -311,19 +235,8 @@ def finish(now: Scenario) -> None:
 
 def _query(now: Scenario) -> dict[str, str]:
     """The address's parameters on the page that is open."""
-    page = st.session_state["page"]
-    if page == VARIANTS:
-        return now.to_query() | variant_options().to_query()
-    if page == CONCURRENCY:
-        return now.to_query() | address.options(now).to_query()
-    return now.to_query() | (_live_options().to_query() if page == LIVE else {})
-
-
-def _live_options() -> LiveOptions:
-    """What the controls of the Live screen say, or said when it was last open."""
-    state = st.session_state
-    now = {one.name: state[one.name] for one in fields(LiveOptions) if one.name in state}
-    return LiveOptions.from_controls(state.get("live_shadow", {}) | now)
+    options = screens.screen(st.session_state["page"]).chosen(now)
+    return now.to_query() | ({} if options is None else options.to_query())
 
 
 def link(now: Scenario) -> str:
@@ -332,8 +245,3 @@ def link(now: Scenario) -> str:
     base += "/" if base.count("/") < 3 else ""
     query = urlencode(_query(now), safe="/,:@")
     return f"{base}?{query}" if query else base
-
-
-def field_names() -> tuple[str, ...]:
-    """The scenario's fields, which are the address's parameters."""
-    return tuple(field.name for field in fields(Scenario))

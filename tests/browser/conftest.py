@@ -1,7 +1,7 @@
-"""The real app in the system's Chromium: one server, one context, a fresh page a test, and what no test may see.
+"""The real app in the system's Chromium: one server for each test process, and errors that no test may see.
 
-A page is a session of its own for the app. The context is shared because it keeps the scripts of the page, eight
-megabytes that each new context would read and compile again; window and theme are set page by page.
+The browser and its contexts come from pytest-playwright: `--headed` shows it, `--tracing on` records every step, and a
+failure leaves a screenshot in test-results/.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, expect
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
@@ -30,6 +32,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]}
 expect.set_options(timeout=30_000)
 Open = Callable[..., Page]
 # Streamlit's client looks for its server below the screen's own address first, where it answers 404.
@@ -92,34 +95,34 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def base_url() -> None:
+    """None: a page is opened at a whole address, as some tests have a server of their own."""
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
+    """The system's Chromium, not one that Playwright downloads."""
     if not CHROMIUM.exists():
         reason = f"{CHROMIUM} is not there: install Debian's chromium, or name another one in CHROMIUM"
         if os.environ.get("CI", "").lower() == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield launched
-        launched.close()
+    return {**browser_type_launch_args, "executable_path": CHROMIUM, "args": list(FLAGS)}
 
 
 @pytest.fixture(scope="session")
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    shared = browser.new_context(reduced_motion="reduce")
-    yield shared
-    shared.close()
+def browser_context_args(browser_context_args: dict[str, Any]) -> dict[str, Any]:
+    """Nothing moves, so that a picture is taken of what stays."""
+    return {**browser_context_args, "reduced_motion": "reduce"}
 
 
 @pytest.fixture
 def open_page(context: BrowserContext, address: str) -> Iterator[Open]:
     """Open an address of the app in a fresh page; afterwards nothing foreign was asked and nothing went wrong."""
     problems: list[str] = []
-    pages = []
 
     def open_at(query: str = "", *, width: int = 1440, height: int = 1100, theme: str = "light") -> Page:
         page = context.new_page()
-        pages.append(page)
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme="dark" if theme == "dark" else "light", reduced_motion="reduce")
         page.on("console", lambda message: is_error(message, address) and problems.append(message.text))
@@ -130,9 +133,8 @@ def open_page(context: BrowserContext, address: str) -> Iterator[Open]:
         return page
 
     yield open_at
-    for page in pages:
+    for page in context.pages:
         assert page.get_by_test_id("stException").count() == 0
-        page.close()
     assert problems == []
 
 
@@ -153,8 +155,19 @@ def is_foreign(url: str, address: str) -> bool:
     return not url.startswith(own)
 
 
+def idle(page: Page) -> None:
+    """Wait until the page's script is idle."""
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    page.wait_for_timeout(400)
+
+
 def settle(page: Page) -> None:
     """Wait until the chart is drawn and the script is idle: before pictures and audits, never before an assertion."""
     page.locator(".js-plotly-plot .main-svg").first.wait_for()
-    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
-    page.wait_for_timeout(400)
+    idle(page)
+
+
+def violations(page: Page) -> list[str]:
+    """What axe finds against WCAG 2.1 AA: rule, element and reason."""
+    found = Axe().run(page, options=RULES).response["violations"]
+    return [f"{one['id']}: {node['target']} {node['failureSummary'][:200]}" for one in found for node in one["nodes"]]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from .conftest import Open, settle
+from tests.browser.conftest import Open, settle, violations
 
 pytestmark = pytest.mark.browser
 
@@ -16,7 +15,6 @@ FOCUSED = """(() => {
   const one = document.activeElement;
   return one === document.body ? "" : one.getAttribute("aria-label") || one.innerText || "";
 })()"""
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]}
 LOG = """INFO [core.py:58] Initializing a V1 LLM engine (v0.9.1) with config: model='meta-llama/Llama-3.1-8B-Instruct', dtype=torch.bfloat16, max_seq_len=8192, tensor_parallel_size=1
 INFO [gpu_worker.py:227] Available KV cache memory: 10.00 GiB
 INFO [kv_cache_utils.py:715] GPU KV cache size: 81,920 tokens
@@ -31,11 +29,6 @@ def accuracy(open_page: Open, *, width: int = 1440, theme: str = "light") -> Pag
     expect(page.get_by_test_id("stMetricValue").nth(2)).to_have_text("218 of 218")
     page.set_viewport_size({"width": width, "height": 1100})
     return page
-
-
-def violations(page: Page) -> list[str]:
-    found = Axe().run(page, options=RULES).response["violations"]
-    return [f"{one['id']}: {node['target']} {node['failureSummary'][:200]}" for one in found for node in one["nodes"]]
 
 
 def wide(page: Page) -> int:
@@ -61,6 +54,7 @@ def test_a_filter_changes_the_chart_and_not_the_title(open_page: Open) -> None:
     assert page.get_by_role("heading", level=1).inner_text() == title
 
 
+@pytest.mark.smoke
 def test_a_pasted_log_shows_its_figures_and_stays_out_of_the_address(open_page: Open) -> None:
     page = accuracy(open_page)
     page.get_by_role("textbox", name="Start-up log").fill(LOG)

@@ -8,14 +8,12 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
-from .conftest import Open, numbers, settle
+from tests.browser.conftest import Open, numbers, settle, violations
 
 pytestmark = pytest.mark.browser
 
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]}
 CHARTS = ("memory_chart", "cells_chart", "lever_curves")
 WIDER = """(() => {
   const main = document.querySelector("[data-testid=stMain]");
@@ -60,11 +58,6 @@ def holds(page: Page, **parts: str) -> None:
     page.wait_for_url(lambda url: dict(parse_qsl(urlsplit(url).query)) == parts, wait_until="commit")
 
 
-def violations(page: Page) -> list[str]:
-    found = Axe().run(page, options=RULES).response["violations"]
-    return [f"{one['id']}: {node['target']} {node['failureSummary'][:200]}" for one in found for node in one["nodes"]]
-
-
 def test_it_opens_on_an_answer_with_its_charts_and_a_command(open_page: Open) -> None:
     page = open_page("concurrency")
     expect(title(page)).to_contain_text("30 users fit: Llama 3.3 70B on 8 × H100 SXM5 80GB holds")
@@ -79,6 +72,7 @@ def test_it_opens_on_an_answer_with_its_charts_and_a_command(open_page: Open) ->
     holds(page)
 
 
+@pytest.mark.smoke
 def test_a_click_in_the_grid_moves_the_plan_and_so_do_the_inputs(open_page: Open) -> None:
     page = open_page(f"concurrency?{STATED}")
     expect(numbers(page).first).to_have_text("40")

@@ -315,6 +315,7 @@ def test_a_run_from_a_link_and_the_next_turn(open_page: Open) -> None:
     holds(page, **SHORT, live_probe_too="0")
 
 
+@pytest.mark.smoke
 def test_text_streams_and_stop_ends_it(open_page: Open) -> None:
     page = open_page(live(**LONG))
     idle(page)

@@ -9,8 +9,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from kvcore.scenario.scenario import encode_config
-
-from .conftest import Open
+from tests.browser.conftest import Open
 
 pytestmark = pytest.mark.browser
 
@@ -37,6 +36,7 @@ def markdown(page: Page, having: str) -> Locator:
     return page.get_by_test_id("stMarkdownContainer").filter(has_text=having).first
 
 
+@pytest.mark.smoke
 def test_an_address_full_of_marks(open_page: Open) -> None:
     page = open_page("?" + urlencode({"model": IMAGE, "budget": IMAGE, "compare": KEY}))
     alert = page.get_by_test_id("stAlert").get_by_test_id("stMarkdownContainer")

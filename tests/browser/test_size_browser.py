@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from .conftest import Open, numbers, settle, start_server, stop_server
+from tests.browser.conftest import Open, numbers, settle, start_server, stop_server, violations
 
 pytestmark = pytest.mark.browser
 
@@ -24,7 +23,6 @@ CONFIG = {
     "vocab_size": 32000,
 }
 REFUSED = {**CONFIG, "sliding_window_pattern": 6}
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]}
 
 
 def number(page: Page, at: int) -> Locator:
@@ -61,11 +59,6 @@ def paste(page: Page, config: object) -> None:
 def wide(page: Page) -> int:
     """By how many pixels the page is wider than the window."""
     return page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-
-
-def violations(page: Page) -> list[str]:
-    found = Axe().run(page, options=RULES).response["violations"]
-    return [f"{one['id']}: {node['target']} {node['failureSummary'][:200]}" for one in found for node in one["nodes"]]
 
 
 def test_opens_on_an_answer_with_a_table_to_download(open_page: Open) -> None:
@@ -113,6 +106,7 @@ def test_choosing_changes_the_numbers_and_the_address(open_page: Open) -> None:
         expect(page).to_have_url(re.compile(part))
 
 
+@pytest.mark.smoke
 def test_a_link_restores_the_exact_view(open_page: Open) -> None:
     page = open_page("?model=openai/whisper-large-v3&source=100")
     choose(page, "Tokens", "448")
@@ -128,6 +122,7 @@ def test_a_link_restores_the_exact_view(open_page: Open) -> None:
     expect(again.get_by_role("combobox", name="Tokens")).to_have_value("448")
 
 
+@pytest.mark.smoke
 def test_what_cannot_be_read_is_named_and_back_returns(open_page: Open) -> None:
     page = open_page()
     choose(page, "Tokens", "8K", "8K")
@@ -156,6 +151,7 @@ def test_quick_changes_examples_and_comparisons(open_page: Open) -> None:
     expect(page.get_by_text("At 32,768 tokens: DeepSeek V3")).to_be_visible()
 
 
+@pytest.mark.smoke
 def test_upload(open_page: Open, tmp_path: Path) -> None:
     good, bad = tmp_path / "config.json", tmp_path / "other.json"
     good.write_text(json.dumps(CONFIG))

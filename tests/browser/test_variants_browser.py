@@ -8,16 +8,13 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 from pages.ui.variants.lessons import LESSONS
-
-from .conftest import Open, numbers, settle
+from tests.browser.conftest import Open, numbers, settle, violations
 
 pytestmark = pytest.mark.browser
 
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]}
 CHARTS = ("ladder_chart", "curves", "against_chart", "trend_chart")
 
 # Lesson: (One request, Per token, Against MHA) where its card is the point, and what its sentence and the title of
@@ -113,11 +110,6 @@ def drawn(page: Page) -> None:
     for name in CHARTS:
         expect(page.locator(f".st-key-{name} .js-plotly-plot .main-svg").first).to_be_visible()
     settle(page)
-
-
-def violations(page: Page) -> list[str]:
-    found = Axe().run(page, options=RULES).response["violations"]
-    return [f"{one['id']}: {node['target']} {node['failureSummary'][:200]}" for one in found for node in one["nodes"]]
 
 
 def tab_to(page: Page, wanted: str, limit: int = 90) -> None:

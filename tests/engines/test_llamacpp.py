@@ -26,7 +26,7 @@ from kvcore.model.families import FAMILIES
 from kvcore.model.gguf_layers import ARCHITECTURES
 from kvcore.paths import DATA
 from kvcore.units import GIB, MIB
-from tests.models import catalogue_rows, llama, model
+from tests.models import every_model, llama, model
 from tests.plan.launch_cases import h100
 
 RECORDS: list[dict[str, Any]] = [
@@ -305,24 +305,27 @@ def test_the_table_of_architectures() -> None:
 WINDOWLESS = ("none", "ignored")
 
 
-@pytest.mark.parametrize("row", catalogue_rows(), ids=lambda row: row["model_id"])
-def test_every_catalogued_model_is_laid_out_or_refused_by_name(row: dict[str, str]) -> None:
-    subject = model(row["model_id"])
-    if subject.model_type not in BY_MODEL_TYPE:
-        with pytest.raises(EngineError, match=re.escape(subject.model_type)):
-            LLAMACPP.layout(subject, settings_of(subject, ctx_size=512))
-        return
-    layout = LLAMACPP.layout(subject, settings_of(subject, ctx_size=512, parallel=1, batch_size=512, swa_full=True))
-    kv = kv_format("fp16")
-    # With every window whole and one slot, it is what the held layers keep of 512 tokens.
-    expected = sum(
-        memory.growth(kv).constant_bytes + memory.growth(kv).bytes_per_entry * 512
-        for layer in held_layers(subject, architecture(subject)) for memory in layer if memory.kind != "indexer"
-    )  # fmt: skip
-    without_indexer = sum(
-        term.value for term in layout.terms if term.name.endswith(" cache") and "index" not in term.name
-    )
-    assert without_indexer == expected
+def test_every_catalogued_model_is_laid_out_or_refused_by_name(subtests: pytest.Subtests) -> None:
+    for model_id in every_model():
+        with subtests.test(model=model_id):
+            subject = model(model_id)
+            if subject.model_type not in BY_MODEL_TYPE:
+                with pytest.raises(EngineError, match=re.escape(subject.model_type)):
+                    LLAMACPP.layout(subject, settings_of(subject, ctx_size=512))
+                continue
+            layout = LLAMACPP.layout(
+                subject, settings_of(subject, ctx_size=512, parallel=1, batch_size=512, swa_full=True)
+            )
+            kv = kv_format("fp16")
+            # With every window whole and one slot, it is what the held layers keep of 512 tokens.
+            expected = sum(
+                memory.growth(kv).constant_bytes + memory.growth(kv).bytes_per_entry * 512
+                for layer in held_layers(subject, architecture(subject)) for memory in layer if memory.kind != "indexer"
+            )  # fmt: skip
+            without_indexer = sum(
+                term.value for term in layout.terms if term.name.endswith(" cache") and "index" not in term.name
+            )
+            assert without_indexer == expected
 
 
 @given(

@@ -43,17 +43,18 @@ def test_there_are_all_records() -> None:
     assert len(RECORDS) == 218
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record['model']}-{record['tag']}")
-def test_every_recorded_plan(record: dict[str, Any]) -> None:
-    layout = VLLM.layout(model(record["model"]), settings(record))
-    assert layout.block_size == record["block_size"]
-    assert layout.bytes_per_block == record["bytes_per_block"]
-    assert layout.bytes_per_request == record["bytes_per_request"]
-    ours = sorted((group.layers, group.blocks_per_request, group.block_size) for group in layout.groups)
-    assert ours == sorted(tuple(group) for group in record["groups"])
-    capacity = VLLM.capacity(model(record["model"]), settings(record), 100 * record["bytes_per_request"])
-    assert capacity.blocks == 100 * record["bytes_per_request"] // record["bytes_per_block"]
-    assert capacity.max_concurrency == Fraction(capacity.blocks, layout.blocks_per_request)
+def test_every_recorded_plan(subtests: pytest.Subtests) -> None:
+    for record in RECORDS:
+        with subtests.test(model=record["model"], tag=record["tag"]):
+            layout = VLLM.layout(model(record["model"]), settings(record))
+            assert layout.block_size == record["block_size"]
+            assert layout.bytes_per_block == record["bytes_per_block"]
+            assert layout.bytes_per_request == record["bytes_per_request"]
+            ours = sorted((group.layers, group.blocks_per_request, group.block_size) for group in layout.groups)
+            assert ours == sorted(tuple(group) for group in record["groups"])
+            capacity = VLLM.capacity(model(record["model"]), settings(record), 100 * record["bytes_per_request"])
+            assert capacity.blocks == 100 * record["bytes_per_request"] // record["bytes_per_block"]
+            assert capacity.max_concurrency == Fraction(capacity.blocks, layout.blocks_per_request)
 
 
 def plan(model_id: str, length: int, **more: Any) -> Any:

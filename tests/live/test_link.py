@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.live.options import KV_FORMATS, WEIGHT_FORMATS
+from kvcore.scenario.fields import choices
 from kvcore.scenario.live import (
     BATCHES,
     BUDGETS,
@@ -14,11 +17,10 @@ from kvcore.scenario.live import (
     NEW_TOKENS,
     PROBE_CHOICES,
     RACE_CHOICES,
-    READERS,
     LiveOptions,
 )
 from kvcore.scenario.scenario import Scenario
-from kvcore.scenario.variants import READERS as OF_VARIANTS
+from kvcore.scenario.variants import VariantOptions
 
 _attentions = st.sampled_from(["shipped", "mha", "gqa:3", "mla:256+32", "sliding:256"])
 _options = st.builds(
@@ -45,10 +47,14 @@ _options = st.builds(
 )
 
 
+def from_controls(held: dict[str, Any]) -> LiveOptions:
+    return LiveOptions(**{name: row.read_control(held.get(name)) for name, row in choices(LiveOptions).items()})
+
+
 @given(_options)
 def test_round_trip(options: LiveOptions) -> None:
     assert LiveOptions.from_query(options.to_query()) == (options, ())
-    assert LiveOptions.from_controls(options.controls()) == options
+    assert from_controls(options.controls()) == options
 
 
 def test_the_default_view_needs_no_parameter_and_another_one_says_what_differs() -> None:
@@ -65,16 +71,16 @@ def test_the_default_view_needs_no_parameter_and_another_one_says_what_differs()
 
 
 def test_a_control_that_is_missing_or_holds_nothing_is_the_default() -> None:
-    assert LiveOptions.from_controls({}) == LiveOptions()
+    assert from_controls({}) == LiveOptions()
     held = {"live_kv": None, "live_layers": None, "live_contexts": [1024, 16], "other": 1}
-    assert LiveOptions.from_controls(held) == LiveOptions(live_contexts=(16, 1024))
+    assert from_controls(held) == LiveOptions(live_contexts=(16, 1024))
 
 
 def test_a_link_never_allows_a_download() -> None:
-    assert not {name for name in READERS if "hub" in name}
+    assert not {name for name in choices(LiveOptions) if "hub" in name}
 
 
-@given(st.dictionaries(st.sampled_from(sorted(READERS)), st.text(max_size=100)))
+@given(st.dictionaries(st.sampled_from(sorted(choices(LiveOptions))), st.text(max_size=100)))
 def test_whatever_the_address_holds_there_are_options(query: dict[str, str]) -> None:
     options, problems = LiveOptions.from_query(query)
     assert isinstance(options, LiveOptions)
@@ -101,5 +107,4 @@ def test_what_cannot_be_read_is_named(name: str, text: str) -> None:
 
 
 def test_its_parameters_are_nobody_elses() -> None:
-    assert not set(READERS) & (set(Scenario.__dataclass_fields__) | set(OF_VARIANTS))
-    assert set(READERS) == set(LiveOptions.__dataclass_fields__)
+    assert not set(choices(LiveOptions)) & (set(choices(Scenario)) | set(choices(VariantOptions)))

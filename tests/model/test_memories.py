@@ -8,8 +8,8 @@ from math import prod
 
 import pytest
 
-from kvcore.engines.base import Common
-from kvcore.engines.registry import NAMES, engine
+from kvcore.deployment import Request
+from kvcore.engines.registry import engine, engine_names
 from kvcore.errors import EngineError
 from kvcore.formats import KVFormat, kv_format
 from kvcore.model import Memory, Model
@@ -100,10 +100,10 @@ def test_a_new_kind_of_memory_is_one_class() -> None:
     assert compare(model, catalogue.load("openai-community/gpt2"), 50, BF16, BF16, name_a="A", name_b="B")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", engine_names())
 def test_an_engine_refuses_a_kind_that_it_does_not_lay_out(name: str) -> None:
     model, chosen = ringed(), engine(name)
-    settings = chosen.settings(model, Common(max_model_len=1024), {})
+    settings = chosen.settings(model, Request(context=1024))
     with pytest.raises(EngineError, match="ring"):
         chosen.layout(model, settings)
 
@@ -114,7 +114,7 @@ def test_every_memory_answers_every_question() -> None:
     for memory in MEMORIES:
         assert memory.kind in KINDS
         assert memory.name
-        assert memory.keeps()
+        assert memory.keeps()[0]
         assert bool(memory.brief) or memory.kind == "none"
         law = memory.growth(BF16)
         each = law.bytes_per_entry or law.constant_bytes

@@ -25,5 +25,6 @@ def unescaped(markdown: str) -> str:
 
 
 def html_bodies(at: AppTest) -> list[str]:
-    """The HTML that the page shows, without its style sheet."""
-    return [html.proto.body for html in at.get("html") if not html.proto.body.startswith("<style>")]
+    """The HTML that the page shows, without style sheets that stand alone."""
+    bodies = [html.proto.body for html in at.get("html")]
+    return [body for body in bodies if not (body.startswith("<style>") and body.rstrip().endswith("</style>"))]

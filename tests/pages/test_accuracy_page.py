@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -18,8 +17,8 @@ from pages.ui.accuracy.log import EXAMPLE, EXAMPLE_MODEL
 from pages.ui.accuracy.sections import frame
 from pages.ui.size import sections
 from tests.pages.rendered import html_bodies
+from tests.pages.screens import open_screen
 
-APP = str(Path(__file__).parents[2] / "app.py")
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 LOG = f"""INFO 05-01 10:00:00 [utils.py:233] non-default args: {{'model': '{LLAMA}', 'max_model_len': 8192}}
 INFO 05-01 10:00:01 [core.py:58] Initializing a V1 LLM engine (v0.9.1) with config: model='{LLAMA}', dtype=torch.bfloat16, max_seq_len=8192, tensor_parallel_size=1, pipeline_parallel_size=1, kv_cache_dtype=auto
@@ -31,13 +30,7 @@ INFO 05-01 10:00:31 [kv_cache_utils.py:719] Maximum concurrency for 8,192 tokens
 
 def open_page(**query: str) -> AppTest:
     """The Accuracy screen after its first run without an exception."""
-    at = AppTest.from_file(APP, default_timeout=60)
-    for name, value in query.items():
-        at.query_params[name] = value
-    at.run()
-    at.switch_page("pages/accuracy.py").run()
-    assert not at.exception, at.exception[0].value
-    return at
+    return open_screen("accuracy", **query)
 
 
 def ran(at: AppTest) -> AppTest:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,21 +13,24 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.deployment import Deployment, Draft, Split
 from kvcore.hardware.gpus import accelerator
+from kvcore.hardware.systems import HOST_GPUS
 from kvcore.planning.grid import Grid, grid
 from kvcore.planning.plan import make_plan
 from kvcore.planning.sweep import LEVERS
 from kvcore.scenario.concurrency import ConcurrencyOptions
-from kvcore.scenario.scenario import HOST_GPUS, Scenario
+from kvcore.scenario.fields import choices
+from kvcore.scenario.scenario import Scenario
 from kvcore.sources import catalogue
 from kvcore.terms import Range
 from kvcore.units import GIB
-from pages.ui import theme
+from pages.ui import screens, theme
 from pages.ui.concurrency import address, curves, examples, levers, memory, sweep_chart, words
 from pages.ui.concurrency import grid as plan_grid
+from tests.models import every_model, one_of_each_kind
 from tests.pages.rendered import html_bodies
 from tests.pages.rendered import rendered as read
+from tests.pages.screens import open_screen
 
-APP = str(Path(__file__).parents[2] / "app.py")
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 # A pool that nobody estimates: what follows from it is arithmetic.
 STATED = {"have": "51 GiB"}
@@ -35,13 +38,7 @@ STATED = {"have": "51 GiB"}
 
 def open_page(**query: str) -> AppTest:
     """The Concurrency screen at an address, after a run without an exception."""
-    at = AppTest.from_file(APP, default_timeout=60)
-    at.run()
-    at.switch_page("pages/concurrency.py")
-    rerun(at)
-    for name, value in query.items():
-        at.query_params[name] = value
-    return rerun(at)
+    return open_screen("concurrency", **query)
 
 
 def rerun(at: AppTest) -> AppTest:
@@ -297,18 +294,17 @@ def test_who_proposes_tokens_is_chosen_and_travels() -> None:
     assert open_page(spec="0").selectbox(key="plan_draft").disabled
 
 
-def test_models_of_every_kind_have_an_answer() -> None:
+@pytest.mark.parametrize("models", [one_of_each_kind, pytest.param(every_model, marks=pytest.mark.slow)])
+def test_every_catalogued_model_has_an_answer(models: Callable[[], tuple[str, ...]], subtests: pytest.Subtests) -> None:
     at = open_page()
-    # Every fifth of the list, which is sorted by who made them, and those that remember otherwise.
-    listed = [entry.model_id for entry in catalogue.entries()]
-    chosen = [*listed[::7], "deepseek-ai/DeepSeek-V4-Flash", "openai/whisper-large-v3", "state-spaces/mamba-2.8b-hf"]
-    for model_id in chosen:
-        at.selectbox(key="model").set_value(model_id)
-        rerun(at)
-        assert len(numbers(at)) == 4, model_id
-        said = " ".join([title(at), subheaders(at), captions(at), *numbers(at)])
-        wrong = re.search(r"\bnan\b|\binf\b|None|\b1 (requests|users|tokens|GPUs)\b", said)
-        assert wrong is None, (model_id, wrong, said[max(0, wrong.start() - 60) : wrong.end() + 60])
+    for model_id in models():
+        with subtests.test(model=model_id):
+            at.selectbox(key="model").set_value(model_id)
+            rerun(at)
+            assert len(numbers(at)) == 4
+            said = " ".join([title(at), subheaders(at), captions(at), *numbers(at)])
+            wrong = re.search(r"\bnan\b|\binf\b|None|\b1 (requests|users|tokens|GPUs)\b", said)
+            assert wrong is None, said[max(0, wrong.start() - 60) : wrong.end() + 60]
 
 
 def test_the_machine_is_the_same_on_every_screen() -> None:
@@ -509,11 +505,12 @@ def test_ranges_in_words() -> None:
 
 
 def test_every_choice_has_a_key_and_a_way_there_and_back() -> None:
-    plain = ConcurrencyOptions(users=7)
-    for name in address.KEYS:
-        choice = name.removeprefix("plan_")
-        value = getattr(plain, choice)
-        assert address.read(choice, address.written(choice, value)) == value
+    options = ConcurrencyOptions(users=7, count=16, util=0.9, seqs=64, curves=("fp8-cache",), eager=True, minute=0.25)
+    held = options.controls()
+    assert set(map(address.key, held)) == set(screens.screen("concurrency").keys)
+    for name, row in choices(ConcurrencyOptions).items():
+        assert row.read_control(held[name]) == getattr(options, name)
+        assert row.read_control(row.control(row.default)) == row.default
 
 
 def test_slots_are_made_for_the_users() -> None:

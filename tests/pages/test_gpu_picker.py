@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from kvcore.hardware.gpus import accelerators
 from kvcore.scenario.scenario import Scenario
 from pages.ui import widgets
 from pages.ui.widgets import label, named
-
-APP = str(Path(__file__).parents[2] / "app.py")
+from tests.pages.screens import open_screen
 
 
 def test_every_accelerator_is_found_by_its_id_name_and_label() -> None:
@@ -78,8 +75,7 @@ def test_one_that_is_clear_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("page", ["size", "variants", "concurrency"])
 def test_every_screen_has_the_same_choice(page: str) -> None:
-    at = AppTest.from_file(APP, default_timeout=60).run()
-    at.switch_page(f"pages/{page}.py").run()
+    at = open_screen(page)
     box = at.selectbox(key="gpu")
     assert box.value == "h100-sxm"
     assert box.proto.accept_new_options

@@ -377,7 +377,7 @@ def test_a_link_opens_exactly_the_view_and_says_what_it_left_out(queue: FakeQueu
         live_variants="mha,gqa:4,sliding:512", live_race_contexts="128,2048", live_probe_too="0", live_new="9",
     )  # fmt: skip
     assert [rendered(one.value) for one in at.warning] == [
-        "The address's live_new was not taken: '9' is not one of 8, 16, …, 512."
+        "The address's live_new was not taken: new tokens: '9' is not one of 8, 16, …, 512."
     ]
     # Nine heads cannot share four; a window of 512 is not offered but can be had.
     assert "because it cannot be run with this model: GQA, 4 KV heads." in texts(at)
@@ -896,7 +896,7 @@ def test_the_timeline_is_to_scale() -> None:
     progress = told(new_tokens=5)
     drawn = charts.timeline(progress, theme.LIGHT)
     assert drawn is not None
-    widths = [float(one) for one in re.findall(r"width:([\d.]+)%", drawn.html.partition("</style>")[2])]
+    widths = [float(one) for one in re.findall(r"width:([\d.]+)%", drawn.html)]
     span = plot.span_above(progress.cache.seconds)
     wanted = [progress.cache.prefill.seconds, *(one.seconds for one in progress.cache.tokens)]  # type: ignore[union-attr]
     assert widths == pytest.approx([100 * one / span for one in wanted], abs=0.01)

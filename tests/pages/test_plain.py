@@ -7,24 +7,24 @@ import re
 import string
 from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Block, Node
 
-from kvcore.scenario.concurrency import READERS as PLANNED
+from kvcore.scenario.concurrency import ConcurrencyOptions
+from kvcore.scenario.fields import choices
 from kvcore.scenario.scenario import Scenario, encode_config
-from kvcore.scenario.variants import READERS
+from kvcore.scenario.variants import VariantOptions
 from kvcore.sources import files
 from kvcore.variants import levers
 from pages.ui import lines, models, theme
 from pages.ui.text import MAX_NAME, in_chart, plain, tidy_name
 from pages.ui.variants import lower
 from tests.pages.rendered import html_bodies, rendered, resolved, unescaped
+from tests.pages.screens import open_screen
 
-APP = str(Path(__file__).parents[2] / "app.py")
 SCREENS = ("size", "variants", "concurrency", "accuracy")
 # The first fits into what the shortest message quotes of a value; both hold the word by which they are found.
 IMAGE = "![evil](//evil.org)"
@@ -56,18 +56,8 @@ def run(at: AppTest) -> AppTest:
 
 
 def open_page(screen: str = "size", **query: str) -> AppTest:
-    """A screen at an address, after a run without an exception; its parameters are read on the screen itself too."""
-    at = AppTest.from_file(APP, default_timeout=60)
-    for name, value in query.items():
-        at.query_params[name] = value
-    run(at)
-    if screen != "size":
-        at.switch_page(f"pages/{screen}.py")
-        run(at)
-        for name, value in query.items():
-            at.query_params[name] = value
-        run(at)
-    return at
+    """A screen at an address, after a run without an exception."""
+    return open_screen(screen, **query)
 
 
 def nodes(block: Block) -> Iterator[Node]:
@@ -172,12 +162,11 @@ def test_names_in_charts_are_text() -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("screen", SCREENS)
 def test_every_parameter_of_an_address(screen: str, text: str) -> None:
-    names = {"model", "config", "tokens", "batch", "kv", "compare", "budget", "source", "engine", "gpu", "tp"}
-    assert names | {"bound"} == set(Scenario.__dataclass_fields__)
-    further = {"variants": set(READERS), "concurrency": set(PLANNED)}.get(screen, set())
-    at = open_page(screen, **dict.fromkeys(sorted(names | further), text))
+    further = {"variants": set(choices(VariantOptions)), "concurrency": set(choices(ConcurrencyOptions))}
+    names = set(choices(Scenario)) | further.get(screen, set())
+    at = open_page(screen, **dict.fromkeys(sorted(names), text))
     said = " ".join(check(at))
-    for name in names | further:
+    for name in names:
         assert f"The address's {name} was not taken" in said
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -16,9 +16,10 @@ from kvcore.scenario.scenario import DEFAULT_MODEL, Scenario, encode_config
 from kvcore.sizing import size
 from kvcore.sources import catalogue
 from kvcore.units import GIB, format_bytes
+from tests.models import every_model, one_of_each_kind
 from tests.pages.rendered import html_bodies, rendered
+from tests.pages.screens import open_screen
 
-APP = str(Path(__file__).parents[2] / "app.py")
 LLAMA_LIKE = {
     "model_type": "llama",
     "num_hidden_layers": 32,
@@ -34,12 +35,7 @@ UNKNOWN_KEY = {**LLAMA_LIKE, "sliding_window_pattern": 6}
 
 def open_page(**query: str) -> AppTest:
     """The page at an address, after its first run without an exception."""
-    at = AppTest.from_file(APP, default_timeout=60)
-    for name, value in query.items():
-        at.query_params[name] = value
-    at.run()
-    assert not at.exception, at.exception[0].value
-    return at
+    return open_screen("size", **query)
 
 
 def numbers(at: AppTest) -> list[str]:
@@ -88,22 +84,25 @@ def test_an_address_gives_the_batch_figure(query: dict[str, str], held: str) -> 
     assert numbers(open_page(**query))[1] == held
 
 
-def test_every_catalogued_model_has_an_answer() -> None:
+@pytest.mark.parametrize("models", [one_of_each_kind, pytest.param(every_model, marks=pytest.mark.slow)])
+def test_every_catalogued_model_has_an_answer(models: Callable[[], tuple[str, ...]], subtests: pytest.Subtests) -> None:
     at = open_page()
-    for entry in catalogue.entries():
-        at.selectbox(key="model").set_value(entry.model_id).run()
-        assert not at.exception, (entry.model_id, at.exception[0].value)
-        assert len(numbers(at)) == 4, entry.model_id
-        assert all(numbers(at)), entry.model_id
-        assert next(iter(trio(at))) == "Resident now", entry.model_id
-        assert len(trio(at)) == 3 or "no figure" in trio(at).values(), entry.model_id
-        assert entry.display_name in rendered(at.title[0].value) or at.error, entry.model_id
-        keeps_a_cache = numbers(at)[0] != "0 B"
-        assert len(alts(at)) == int(keeps_a_cache), entry.model_id
-        assert all(len(alt) > 60 for alt in alts(at)), entry.model_id
-        strips = [body for body in html_bodies(at) if "kv-strip" in body]
-        assert len(strips) == 1, entry.model_id
-        assert "aria-label='" in strips[0]
+    names = {entry.model_id: entry.display_name for entry in catalogue.entries()}
+    for model_id in models():
+        with subtests.test(model=model_id):
+            at.selectbox(key="model").set_value(model_id).run()
+            assert not at.exception, at.exception[0].value
+            assert len(numbers(at)) == 4
+            assert all(numbers(at))
+            assert next(iter(trio(at))) == "Resident now"
+            assert len(trio(at)) == 3 or "no figure" in trio(at).values()
+            assert names[model_id] in rendered(at.title[0].value) or at.error
+            keeps_a_cache = numbers(at)[0] != "0 B"
+            assert len(alts(at)) == int(keeps_a_cache)
+            assert all(len(alt) > 60 for alt in alts(at))
+            strips = [body for body in html_bodies(at) if "kv-strip" in body]
+            assert len(strips) == 1
+            assert "aria-label='" in strips[0]
 
 
 def test_bad_parameters_give_sentences_and_the_default() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -23,20 +23,14 @@ from kvcore.variants.variants import variant
 from pages.ui import lines, theme, widgets
 from pages.ui.size import sections
 from pages.ui.variants import curves, facts, lessons, lower, words
+from tests.models import every_model, one_of_each_kind
 from tests.pages.rendered import html_bodies
-
-APP = str(Path(__file__).parents[2] / "app.py")
+from tests.pages.screens import APP, open_screen
 
 
 def open_page(**query: str) -> AppTest:
     """The Variants screen at an address, after a run without an exception."""
-    at = AppTest.from_file(APP, default_timeout=60)
-    for name, value in query.items():
-        at.query_params[name] = value
-    at.run()
-    at.switch_page("pages/variants.py")
-    # The first page has taken the scenario; this one takes its own parameters from the address too.
-    return rerun(at)
+    return open_screen("variants", **query)
 
 
 def rerun(at: AppTest) -> AppTest:
@@ -173,17 +167,20 @@ def test_every_lesson_is_another_view_and_has_a_title() -> None:
     assert all(one.title for one in lessons.LESSONS.values())
 
 
-def test_every_catalogued_model_has_an_answer() -> None:
+@pytest.mark.parametrize("models", [one_of_each_kind, pytest.param(every_model, marks=pytest.mark.slow)])
+def test_every_catalogued_model_has_an_answer(models: Callable[[], tuple[str, ...]], subtests: pytest.Subtests) -> None:
     at = open_page()
-    for entry in catalogue.entries():
-        at.selectbox(key="model").set_value(entry.model_id)
-        rerun(at)
-        assert len(numbers(at)) == 4, entry.model_id
-        assert all(numbers(at)), entry.model_id
-        assert entry.display_name in title(at) or at.error, entry.model_id
-        said = " ".join([title(at), *subheaders(at), captions(at)])
-        wrong = re.search(r"\bnan\b|\binf\b|None|-0\b|\b1 layers|\b1 tokens|\b1 requests|(?<![.\d])0× ", said)
-        assert wrong is None, (entry.model_id, wrong)
+    names = {entry.model_id: entry.display_name for entry in catalogue.entries()}
+    for model_id in models():
+        with subtests.test(model=model_id):
+            at.selectbox(key="model").set_value(model_id)
+            rerun(at)
+            assert len(numbers(at)) == 4
+            assert all(numbers(at))
+            assert names[model_id] in title(at) or at.error
+            said = " ".join([title(at), *subheaders(at), captions(at)])
+            wrong = re.search(r"\bnan\b|\binf\b|None|-0\b|\b1 layers|\b1 tokens|\b1 requests|(?<![.\d])0× ", said)
+            assert wrong is None
 
 
 def test_an_address_sets_the_screen_and_what_it_cannot_say_is_named() -> None:

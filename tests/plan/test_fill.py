@@ -56,40 +56,46 @@ def filled_or_refused(model: Model, deployment: Deployment, context: int) -> Cac
     return None
 
 
-@pytest.mark.parametrize("model_id", MODELS)
-@pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm", "transformers"])
-def test_concurrency_is_the_engines_own(name: str, model_id: str) -> None:
-    model, deployment = load(model_id), plain(name)
-    limit = model.context_limit or 10**6
-    made = filled_or_refused(model, deployment, min(limit, 4096))
-    if made is None:
-        return
-    for length in (length for length in LENGTHS if length <= limit):
-        settings = settings_at(model, deployment, length)
-        for size in SIZES:
-            fill, expected = made.fill(length, (size,)), engine_concurrency(name, model, settings, size)
-            # Where an engine refuses so small a pool, no whole request fits.
-            assert fill.concurrency == expected if expected else fill.requests == 0
-
-
-@pytest.mark.parametrize("model_id", MODELS)
-@pytest.mark.parametrize("name", ["llama.cpp", "ollama"])
-def test_slots_are_the_most_that_the_engine_starts_with(name: str, model_id: str) -> None:
-    model, deployment = load(model_id), plain(name)
-    limit = model.context_limit or 10**6
-    made = filled_or_refused(model, deployment, min(limit, 4096))
-    if made is None:
-        return
-    for length in (length for length in LENGTHS if length <= limit):
-        for size in SIZES:
-            slots = made.fill(length, (size,)).requests
-            for count, starts in ((slots, True), (slots + 1, False)):
-                if not 1 <= count <= (made.sequences or 0):
+def test_concurrency_is_the_engines_own(subtests: pytest.Subtests) -> None:
+    for name in ("vllm", "sglang", "tensorrt-llm", "transformers"):
+        for model_id in MODELS:
+            with subtests.test(engine=name, model=model_id):
+                model, deployment = load(model_id), plain(name)
+                limit = model.context_limit or 10**6
+                made = filled_or_refused(model, deployment, min(limit, 4096))
+                if made is None:
                     continue
-                values = {"parallel": count, "ctx_size": count * length}
-                values = {"num_parallel": count} if name == "ollama" else values
-                settings = settings_at(model, deployment, length, **values)
-                assert (engine_concurrency(name, model, settings, size) >= count) is starts, (length, size, count)
+                for length in (length for length in LENGTHS if length <= limit):
+                    settings = settings_at(model, deployment, length)
+                    for size in SIZES:
+                        fill, expected = made.fill(length, (size,)), engine_concurrency(name, model, settings, size)
+                        # Where an engine refuses so small a pool, no whole request fits.
+                        assert fill.concurrency == expected if expected else fill.requests == 0
+
+
+def test_slots_are_the_most_that_the_engine_starts_with(subtests: pytest.Subtests) -> None:
+    for name in ("llama.cpp", "ollama"):
+        for model_id in MODELS:
+            with subtests.test(engine=name, model=model_id):
+                model, deployment = load(model_id), plain(name)
+                limit = model.context_limit or 10**6
+                made = filled_or_refused(model, deployment, min(limit, 4096))
+                if made is None:
+                    continue
+                for length in (length for length in LENGTHS if length <= limit):
+                    for size in SIZES:
+                        slots = made.fill(length, (size,)).requests
+                        for count, starts in ((slots, True), (slots + 1, False)):
+                            if not 1 <= count <= (made.sequences or 0):
+                                continue
+                            values = {"parallel": count, "ctx_size": count * length}
+                            values = {"num_parallel": count} if name == "ollama" else values
+                            settings = settings_at(model, deployment, length, **values)
+                            assert (engine_concurrency(name, model, settings, size) >= count) is starts, (
+                                length,
+                                size,
+                                count,
+                            )
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm"])

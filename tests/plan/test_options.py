@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,8 +12,9 @@ from kvcore.deployment import OWN_HEAD, Deployment, Split, read_split
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.weight_formats import WEIGHT_FORMATS
-from kvcore.scenario.concurrency import READERS, ConcurrencyOptions, deployment, keep, kept, read_draft, taken
-from kvcore.scenario.live import READERS as LIVE
+from kvcore.scenario.concurrency import ConcurrencyOptions, deployment, keep, kept, read_draft, taken
+from kvcore.scenario.fields import choices
+from kvcore.scenario.live import LiveOptions
 from kvcore.scenario.scenario import Scenario
 from kvcore.units import GIB
 
@@ -62,10 +63,9 @@ def test_round_trip(options: ConcurrencyOptions) -> None:
 
 def test_defaults_are_left_out() -> None:
     assert ConcurrencyOptions().to_query() == {}
-    assert {field.name for field in fields(ConcurrencyOptions)} == set(READERS)
 
 
-@given(st.dictionaries(st.sampled_from(sorted(READERS)), st.text(max_size=120)))
+@given(st.dictionaries(st.sampled_from(sorted(choices(ConcurrencyOptions))), st.text(max_size=120)))
 def test_whatever_the_address_holds_there_are_options(query: dict[str, str]) -> None:
     options, problems = ConcurrencyOptions.from_query(query)
     assert isinstance(options, ConcurrencyOptions)
@@ -115,8 +115,8 @@ def test_gpus_is_a_number_of_gpus_here_too() -> None:
 
 def test_its_parameters_are_nobody_elses() -> None:
     """All stand in one address; the format of the weights is the same choice on two screens."""
-    assert not set(READERS) & set(Scenario.__dataclass_fields__)
-    assert not set(READERS) & set(LIVE)
+    assert not set(choices(ConcurrencyOptions)) & set(choices(Scenario))
+    assert not set(choices(ConcurrencyOptions)) & set(choices(LiveOptions))
 
 
 @given(_splits)

@@ -117,14 +117,17 @@ def test_replicas_hold_as_many_times_as_much(
         assert together.low == replicas * held(model_id, deployment).low
 
 
-@pytest.mark.parametrize("model_id", ALL[::5])
-@pytest.mark.parametrize("name", engine_names())
-def test_every_engine_answers_or_refuses_with_words(name: str, model_id: str) -> None:
-    plan = make_plan(load(model_id), Deployment(gpu=accelerator("h200-sxm"), context=8 * KIB, engine=name), 3)
-    assert plan.binding.sentence.endswith((".", "!", "?"))
-    assert plan.fits is (plan.requests is not None and plan.requests.low >= 3)
-    if plan.refused:
-        assert plan.binding.kind in ("engine", "split", "weights")
-    else:
-        assert plan.terms
-        assert plan.longest is not None
+def test_every_engine_answers_or_refuses_with_words(subtests: pytest.Subtests) -> None:
+    for name in engine_names():
+        for model_id in ALL[::5]:
+            with subtests.test(engine=name, model=model_id):
+                plan = make_plan(
+                    load(model_id), Deployment(gpu=accelerator("h200-sxm"), context=8 * KIB, engine=name), 3
+                )
+                assert plan.binding.sentence.endswith((".", "!", "?"))
+                assert plan.fits is (plan.requests is not None and plan.requests.low >= 3)
+                if plan.refused:
+                    assert plan.binding.kind in ("engine", "split", "weights")
+                else:
+                    assert plan.terms
+                    assert plan.longest is not None

@@ -19,7 +19,7 @@ from kvcore.timing import Work, cache_work, decode_cache_work, decode_step, laye
 from kvcore.variants.variants import variant
 from kvcore.work import chunked_pairs, windowed_pairs
 from tests.gguf_writer import indexed, minimax_m3, write
-from tests.models import catalogue_rows, config, llama, model
+from tests.models import config, every_model, llama, model
 
 BF16 = kv_format("bf16")
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
@@ -292,30 +292,31 @@ def test_sums_of_pairs() -> None:
     assert windowed_pairs(0, 10**9) == 10**9 * (10**9 + 1) // 2
 
 
-@pytest.mark.parametrize("model_id", [row["model_id"] for row in catalogue_rows()])
-def test_every_catalogued_model_answers(model_id: str) -> None:
+def test_every_catalogued_model_answers(subtests: pytest.Subtests) -> None:
     """A token decoded is a prefill of one; parts, layers and terms add up."""
-    built = model(model_id)
-    kv = built.resolve_format()
-    for tokens in (1, 2, 5000):
-        decoded = decode_cache_work(built, tokens, kv)
-        assert decoded == prefill_cache_work(built, 1, kv, cached_tokens=tokens - 1)
-        layers = Work()
-        for layer in range(len(built.layers)):
-            for one in layer_work(built, layer, decode_step(tokens), kv):
-                layers += one.work
-        assert decoded.work == layers
-        terms = decoded.terms
-        for name, total in (("read", decoded.work.read_bytes), ("arithmetic", decoded.work.operations)):
-            assert sum(term.value for term in terms if term.name.endswith(f": {name}")) == total
-    # Two prompts in a row do the arithmetic of one, where nothing is expanded anew.
-    if not any(memory.kind == "latent" for memory, _ in built.groups):
-        first = prefill_cache_work(built, 700, kv).work
-        second = prefill_cache_work(built, 300, kv, cached_tokens=700).work
-        whole = prefill_cache_work(built, 1000, kv).work
-        assert first.operations + second.operations == whole.operations
-        written = first.written_bytes + second.written_bytes
-        assert written == whole.written_bytes or any(memory.kind == "state" for memory, _ in built.groups)
+    for model_id in every_model():
+        with subtests.test(model=model_id):
+            built = model(model_id)
+            kv = built.resolve_format()
+            for tokens in (1, 2, 5000):
+                decoded = decode_cache_work(built, tokens, kv)
+                assert decoded == prefill_cache_work(built, 1, kv, cached_tokens=tokens - 1)
+                layers = Work()
+                for layer in range(len(built.layers)):
+                    for one in layer_work(built, layer, decode_step(tokens), kv):
+                        layers += one.work
+                assert decoded.work == layers
+                terms = decoded.terms
+                for name, total in (("read", decoded.work.read_bytes), ("arithmetic", decoded.work.operations)):
+                    assert sum(term.value for term in terms if term.name.endswith(f": {name}")) == total
+            # Two prompts in a row do the arithmetic of one, where nothing is expanded anew.
+            if not any(memory.kind == "latent" for memory, _ in built.groups):
+                first = prefill_cache_work(built, 700, kv).work
+                second = prefill_cache_work(built, 300, kv, cached_tokens=700).work
+                whole = prefill_cache_work(built, 1000, kv).work
+                assert first.operations + second.operations == whole.operations
+                written = first.written_bytes + second.written_bytes
+                assert written == whole.written_bytes or any(memory.kind == "state" for memory, _ in built.groups)
 
 
 def test_terms_have_their_numbers_filled_in() -> None:

@@ -11,7 +11,7 @@ from kvcore.formats import kv_format
 from kvcore.hardware.gpus import accelerator, accelerators, custom_accelerator
 from kvcore.model import model_from_config
 from kvcore.timing import Work, bound, decode_cache_work, weight_work
-from tests.models import catalogue_rows, llama, model
+from tests.models import every_model, llama, model
 
 BF16 = kv_format("bf16")
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
@@ -85,20 +85,21 @@ def test_the_encoder_is_not_read_by_a_decoded_token() -> None:
     assert "once for a source" in found.notes[0]
 
 
-@pytest.mark.parametrize("model_id", [row["model_id"] for row in catalogue_rows()])
-def test_every_catalogued_model_has_weights_or_none(model_id: str) -> None:
-    built = model(model_id)
-    found, large = weight_work(built), weight_work(built, 64)
-    assert (found is None) == (not built.weights)
-    if found is None or large is None:
-        return
-    assert 0 < found.work.read_bytes <= large.work.read_bytes
-    assert large.work.operations == 64 * found.work.operations
-    assert found.terms[-2].value == found.work.read_bytes
-    # The least of all formats is 4 bits and the most 32; a token uses no parameter twice.
-    assert built.active_parameters is not None
-    assert found.work.operations <= 2 * built.active_parameters
-    assert found.work.read_bytes <= 4 * built.active_parameters
+def test_every_catalogued_model_has_weights_or_none(subtests: pytest.Subtests) -> None:
+    for model_id in every_model():
+        with subtests.test(model=model_id):
+            built = model(model_id)
+            found, large = weight_work(built), weight_work(built, 64)
+            assert (found is None) == (not built.weights)
+            if found is None or large is None:
+                continue
+            assert 0 < found.work.read_bytes <= large.work.read_bytes
+            assert large.work.operations == 64 * found.work.operations
+            assert found.terms[-2].value == found.work.read_bytes
+            # The least of all formats is 4 bits and the most 32; a token uses no parameter twice.
+            assert built.active_parameters is not None
+            assert found.work.operations <= 2 * built.active_parameters
+            assert found.work.read_bytes <= 4 * built.active_parameters
 
 
 def test_weights_that_cannot_be() -> None:
@@ -157,11 +158,12 @@ def test_rates_that_are_not_known() -> None:
     assert [term.name for term in bare.terms] == ["moving the bytes", "cannot be faster than"]
 
 
-@pytest.mark.parametrize("device", accelerators(), ids=lambda device: device.id)
-def test_every_accelerator_bounds(device: object) -> None:
-    found = bound(Work(read_bytes=10**9, operations=10**9), device)  # type: ignore[arg-type]
-    assert found.seconds_at_least > 0
-    assert found.terms[0].value == found.bandwidth_seconds
+def test_every_accelerator_bounds(subtests: pytest.Subtests) -> None:
+    for device in accelerators():
+        with subtests.test(gpu=device.id):
+            found = bound(Work(read_bytes=10**9, operations=10**9), device)  # type: ignore[arg-type]
+            assert found.seconds_at_least > 0
+            assert found.terms[0].value == found.bandwidth_seconds
 
 
 @pytest.mark.parametrize("count", [0, -1, True, 1.5])

@@ -8,6 +8,7 @@ from kvcore.deployment import Request
 from kvcore.engines.base import Option, check_whole, longest_request, own_values
 from kvcore.engines.releases import followed
 from kvcore.errors import EngineError
+from kvcore.hardware.systems import MAX_GPUS
 from kvcore.model.model import Model
 from kvcore.units import GIB, MAX_BATCH, MAX_TOKENS, MIB, check_tokens
 
@@ -17,8 +18,8 @@ DSA_BACKENDS = ("flashmla_kv", "flashmla_sparse", "fa3", "tilelang", "trtllm")
 SWA_FULL_TOKENS_RATIO, MAMBA_FULL_MEMORY_RATIO = 0.8, 0.9
 SSM_DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _BOUNDS = {
-    "context_length": (1, MAX_TOKENS), "tp_size": (1, 4096), "pp_size": (1, 4096), "dcp_size": (1, 4096),
-    "dp_size": (1, 4096), "page_size": (1, 65_536), "max_mamba_cache_size": (1, MAX_BATCH),
+    "context_length": (1, MAX_TOKENS), "tp_size": (1, MAX_GPUS), "pp_size": (1, MAX_GPUS), "dcp_size": (1, MAX_GPUS),
+    "dp_size": (1, MAX_GPUS), "page_size": (1, 65_536), "max_mamba_cache_size": (1, MAX_BATCH),
     "max_total_tokens": (1, MAX_TOKENS), "max_running_requests": (1, MAX_BATCH),
     "chunked_prefill_size": (1, MAX_TOKENS),
 }  # fmt: skip

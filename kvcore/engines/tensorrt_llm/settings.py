@@ -9,6 +9,7 @@ from kvcore.deployment import Request
 from kvcore.engines.base import Option, check_whole, longest_request, own_values
 from kvcore.engines.releases import followed
 from kvcore.errors import EngineError
+from kvcore.hardware.systems import MAX_GPUS
 from kvcore.model.model import Model
 from kvcore.units import MAX_TOKENS, check_tokens, parse_tokens
 
@@ -18,7 +19,7 @@ BACKENDS = ("pytorch", "tensorrt")
 MAX_NUM_TOKENS, MAX_BATCH_SIZE = 8192, 2048
 FREE_GPU_MEMORY_FRACTION, TOKENS_PER_BLOCK = 0.9, 32
 _BOUNDS = {
-    "max_seq_len": (1, MAX_TOKENS), "tp_size": (1, 4096), "pp_size": (1, 4096), "tokens_per_block": (2, 65_536),
+    "max_seq_len": (1, MAX_TOKENS), "tp_size": (1, MAX_GPUS), "pp_size": (1, MAX_GPUS), "tokens_per_block": (2, 65_536),
     "max_tokens": (1, MAX_TOKENS),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from kvcore.engines.base import check_whole
 from kvcore.engines.releases import is_among, release
 from kvcore.errors import EngineError
 from kvcore.hardware.gpus import Accelerator
+from kvcore.hardware.systems import MAX_GPUS
 from kvcore.units import GIB, MAX_TOKENS, check_tokens
 
 VERSION = "0.33.0"
@@ -35,7 +36,8 @@ _TOKENS_WITHIN_REQUESTS = (0, 11, 1)
 # config.py); models that read pictures it never did, and gave steps of at least so many tokens.
 V0_CHUNKS_ABOVE, V0_SEQUENCES, V0_TOKENS_AT_LEAST = 32_768, 256, 2048
 _BOUNDS = {
-    "tensor_parallel_size": (1, 4096), "pipeline_parallel_size": (1, 4096), "decode_context_parallel_size": (1, 4096),
+    "tensor_parallel_size": (1, MAX_GPUS), "pipeline_parallel_size": (1, MAX_GPUS),
+    "decode_context_parallel_size": (1, MAX_GPUS),
     "block_size": (1, 65_536), "max_num_batched_tokens": (1, MAX_TOKENS), "num_speculative_tokens": (0, 1024),
     "mtp_layers": (0, 256), "num_gpu_blocks_override": (1, MAX_TOKENS),
 }  # fmt: skip

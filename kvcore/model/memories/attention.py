@@ -139,13 +139,13 @@ class Attention(KeysAndValues):
             pair_formula=pair_formula(heads.count, self.head_dim, self.v_head_dim),
         )
 
-    def keeps(self, source_tokens: int | None = None) -> str:
+    def keeps(self, source_tokens: int | None = None) -> tuple[str, str]:
         heads = f"{plural(self.num_kv_heads, 'KV head')} of {self.head_dim}"
         if self.law == "sliding":
-            return f"keep the last {self.limit:,} tokens, {heads}"
+            return f"keep the last {self.limit:,} tokens", heads
         if self.law == "chunked":
-            return f"keep the current chunk of at most {self.limit:,} tokens, {heads}"
-        return f"keep every token, {heads}"
+            return f"keep the current chunk of at most {self.limit:,} tokens", heads
+        return "keep every token", heads
 
     @property
     def brief(self) -> str:
@@ -213,8 +213,8 @@ class CrossAttention(KeysAndValues):
             pair_formula=pair_formula(heads.count, self.head_dim, self.head_dim),
         )
 
-    def keeps(self, source_tokens: int | None = None) -> str:
-        return f"keep the keys and values of {self.tokens(source_tokens):,} source tokens"
+    def keeps(self, source_tokens: int | None = None) -> tuple[str, str]:
+        return f"keep the keys and values of {self.tokens(source_tokens):,} source tokens", ""
 
     @property
     def brief(self) -> str:

@@ -216,8 +216,8 @@ class Memory:
         """Its work in a step, for one request."""
         raise NotImplementedError
 
-    def keeps(self, source_tokens: int | None = None) -> str:
-        """What layers with it do, as the end of `52 layers …`."""
+    def keeps(self, source_tokens: int | None = None) -> tuple[str, str]:
+        """(what layers with it keep, as the end of `52 layers …`, and what that is made of or for)."""
         raise NotImplementedError
 
     @property

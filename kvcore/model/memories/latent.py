@@ -143,11 +143,11 @@ class Latent(Memory):
                 return expanded, formula, extra, text if extra else ""
         return absorbed, f"2 × {heads.count} heads × ({rank} + {rope} + {rank})", 0, ""
 
-    def keeps(self, source_tokens: int | None = None) -> str:
+    def keeps(self, source_tokens: int | None = None) -> tuple[str, str]:
         numbers = f"{self.kv_lora_rank} + {self.qk_rope_head_dim} numbers"
         if self.window is not None:
-            return f"keep one vector of {numbers} for each of the last {self.window:,} tokens"
-        return f"keep one latent vector of {numbers} for every {_unit(self.tokens_per_entry)}"
+            return f"keep one vector of {numbers} for each of the last {self.window:,} tokens", ""
+        return f"keep one latent vector of {numbers} for every {_unit(self.tokens_per_entry)}", ""
 
     @property
     def brief(self) -> str:
@@ -207,8 +207,8 @@ class Indexer(Memory):
             pair_formula=f"2 × {scored_by} index heads × {self.index_head_dim}",
         )
 
-    def keeps(self, source_tokens: int | None = None) -> str:
-        return f"keep an index key of {self.index_head_dim} numbers, to choose which tokens to read"
+    def keeps(self, source_tokens: int | None = None) -> tuple[str, str]:
+        return f"keep an index key of {self.index_head_dim} numbers", "to choose which tokens to read"
 
     @property
     def brief(self) -> str:

@@ -51,8 +51,8 @@ class SharedCache(_Nothing):
     def formula(self, kv: KVFormat, source_tokens: int | None = None) -> str:
         return f"reads the cache of layer {self.owner}: 0 B"
 
-    def keeps(self, source_tokens: int | None = None) -> str:
-        return "keep nothing of their own: they read another layer's cache"
+    def keeps(self, source_tokens: int | None = None) -> tuple[str, str]:
+        return "keep nothing of their own: they read another layer's cache", ""
 
     @property
     def brief(self) -> str:
@@ -72,8 +72,8 @@ class NoMemory(_Nothing):
     def formula(self, kv: KVFormat, source_tokens: int | None = None) -> str:
         return f"{self.reason}: 0 B"
 
-    def keeps(self, source_tokens: int | None = None) -> str:
-        return f"keep nothing ({self.reason})"
+    def keeps(self, source_tokens: int | None = None) -> tuple[str, str]:
+        return f"keep nothing ({self.reason})", ""
 
     @property
     def brief(self) -> str:

@@ -234,8 +234,8 @@ class State(Memory):
             for part in self.parts
         )
 
-    def keeps(self, source_tokens: int | None = None) -> str:
-        return f"keep a state of fixed size ({self.design}), whatever the length"
+    def keeps(self, source_tokens: int | None = None) -> tuple[str, str]:
+        return f"keep a state of fixed size ({self.design})", "whatever the length"
 
     @property
     def brief(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from kvcore.errors import ConfigError, UnknownLayoutError
+from kvcore.errors import CONFIG, ConfigError, UnknownLayoutError
 from kvcore.formats import element_format
 from kvcore.model.keys import Keys, model_dtype
 from kvcore.model.memories import Attention, Memory, NoMemory, SharedCache, State, StateDesign, StatePart, StateTensor
@@ -79,7 +79,7 @@ def own_heads(keys: Keys, memories: list[Attention]) -> list[tuple[Memory, ...]]
         own = listed.child(name) if listed is not None else None
         if own is None or not is_whole(name) or int(name) >= len(memories) or not set(own.raw) <= _OVERRIDES:
             raise UnknownLayoutError(
-                f"config.json: per_layer_config.{name[:40]} is not understood", keys=("per_layer_config",)
+                f"per_layer_config.{name[:40]} is not understood", file=CONFIG, keys=("per_layer_config",)
             )
         result[int(name)] = (_overridden(memories[int(name)], own),)
     return result
@@ -105,12 +105,12 @@ def share_tail(keys: Keys, layers: list[tuple[Memory, ...]], laws: tuple[Law, ..
         return layers
     first = len(layers) - shared
     if first < 1:
-        raise ConfigError(f"config.json: num_kv_shared_layers is {shared}, but there are only {len(layers)} layers")
+        raise ConfigError(f"num_kv_shared_layers is {shared}, but there are only {len(layers)} layers", file=CONFIG)
     result = list(layers)
     for index in range(first, len(layers)):
         owners = [owner for owner in range(first) if laws[owner] == laws[index]]
         if not owners:
-            raise ConfigError(f"config.json: layer {index} shares a cache, but no earlier layer is {laws[index]}")
+            raise ConfigError(f"layer {index} shares a cache, but no earlier layer is {laws[index]}", file=CONFIG)
         result[index] = (SharedCache(owner=owners[-1]),)
     return result
 
@@ -298,13 +298,13 @@ def read_nemotron_nas(keys: Keys, family: Family) -> Shape:
     if blocks is None and by_layer is not None:
         return _deci(keys, family, by_layer)
     if blocks is None:
-        raise ConfigError("config.json: block_configs is missing; expected one entry for each layer")
+        raise ConfigError("block_configs is missing; expected one entry for each layer", file=CONFIG)
     memories: list[tuple[Memory, ...]] = []
     tally = Tally()
     vocabulary = count_embeddings(keys, tally, hidden, tied_by_default=False)
     for index, block in enumerate(blocks):
         if not isinstance(block, dict) or not isinstance(block.get("attention"), dict):
-            raise ConfigError(f"config.json: block_configs[{index}] has no attention object")
+            raise ConfigError(f"block_configs[{index}] has no attention object", file=CONFIG)
         block_keys = Keys(block["attention"], path=f"block_configs[{index}].attention.")
         memories.append((_nas_memory(block_keys, heads, head_dim),))
         feed_forward = block.get("ffn") if isinstance(block.get("ffn"), dict) else {}
@@ -373,7 +373,7 @@ def read_openelm(keys: Keys, family: Family) -> Shape:
     queries = keys.per_layer("num_query_heads", layers)
     kv_heads = keys.per_layer("num_kv_heads", layers)
     if queries is None or kv_heads is None:
-        raise ConfigError("config.json: num_query_heads and num_kv_heads need one entry for each layer")
+        raise ConfigError("num_query_heads and num_kv_heads need one entry for each layer", file=CONFIG)
     memories: list[tuple[Memory, ...]] = []
     for index in range(layers):
         heads = keys.check(queries[index], ("num_query_heads",), 1, 2**14)

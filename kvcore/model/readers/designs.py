@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvcore.errors import ConfigError, UnknownLayoutError
+from kvcore.errors import CONFIG, ConfigError, UnknownLayoutError
 from kvcore.formats import element_format
 from kvcore.model.keys import Keys, model_dtype
 from kvcore.model.memories import State, StateDesign, StatePart, StateTensor
@@ -79,7 +79,7 @@ def mamba2(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
         head_dim = keys.check(stated_dim, ("mamba_d_head",), 1, 2**16)
         inner = inner or heads * head_dim
     if head_dim < 1:
-        raise ConfigError(f"config.json: {heads} Mamba heads do not fit an inner width of {inner}")
+        raise ConfigError(f"{heads} Mamba heads do not fit an inner width of {inner}", file=CONFIG)
     groups = keys.integer("mamba_n_groups", "mamba_ngroups", "n_groups", default=1, high=2**14)
     state = keys.integer("mamba_d_state", "ssm_state_size", "state_size", default=128, high=2**16)
     conv = keys.integer("mamba_d_conv", "conv_kernel", default=4, high=1024)
@@ -94,7 +94,7 @@ def mamba_ssm(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
     """The first files of Mamba 1 and 2: `ssm_cfg` names the layer and what differs from that layer's defaults."""
     own = keys.child("ssm_cfg") or keys
     if keys.items("attn_layer_idx"):
-        raise UnknownLayoutError("config.json: attn_layer_idx: attention layers of mamba_ssm files are not read",
+        raise UnknownLayoutError("attn_layer_idx: attention layers of mamba_ssm files are not read", file=CONFIG,
                                  keys=("attn_layer_idx",))  # fmt: skip
     keys.know("attn_cfg")
     inner = hidden * own.integer("expand", default=2)
@@ -188,7 +188,7 @@ def rwkv_matrix(keys: Keys, family: Family, hidden: int) -> tuple[State, int]:
     inner = keys.integer("attention_hidden_size", default=hidden)
     keys.know("num_attention_heads", "head_size_divisor")
     if inner % width:
-        raise ConfigError(f"config.json: hidden_size {inner} is not divisible by head_size {width}")
+        raise ConfigError(f"hidden_size {inner} is not divisible by head_size {width}", file=CONFIG)
     shift = StatePart(
         name=StateTensor.SHIFTED_TOKENS, shape=(2, hidden), element_bytes=_element_bytes(model_dtype(keys))
     )

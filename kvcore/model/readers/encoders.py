@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcore.errors import ConfigError, UnknownLayoutError
+from kvcore.errors import CONFIG, ConfigError, UnknownLayoutError
 from kvcore.model.keys import Keys
 from kvcore.model.memories import Attention, CrossAttention, Memory, NoMemory
 from kvcore.model.readers.attention import attention_memory, finish, read_geometry
@@ -21,7 +21,7 @@ def read_encoder(keys: Keys, family: Family) -> Shape:
     """An encoder-only model: every token is seen at once and nothing is remembered for a next one."""
     if keys.flag("is_decoder"):
         raise UnknownLayoutError(
-            "config.json: is_decoder is true: this family is read as an encoder only", keys=("is_decoder",)
+            "is_decoder is true: this family is read as an encoder only", file=CONFIG, keys=("is_decoder",)
         )
     blocks = keys.items("block_sizes")
     if blocks and not keys.stated("num_hidden_layers", "n_layers"):
@@ -74,7 +74,7 @@ def read_bart(keys: Keys, family: Family) -> Shape:
     layers = keys.integer("decoder_layers", "num_decoder_layers", "num_hidden_layers", high=2048)
     heads = keys.integer("decoder_attention_heads", "num_decoder_attention_heads", high=2**14)
     if hidden % heads:
-        raise ConfigError(f"config.json: d_model {hidden} is not divisible by {heads} decoder heads")
+        raise ConfigError(f"d_model {hidden} is not divisible by {heads} decoder heads", file=CONFIG)
     source = keys.integer(
         "max_source_positions", "max_encoder_position_embeddings", "max_position_embeddings", default=1024
     )

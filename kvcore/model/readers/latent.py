@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcore.errors import ConfigError
+from kvcore.errors import CONFIG, ConfigError
 from kvcore.formats import ELEMENT_FORMATS
 from kvcore.model.keys import Keys
 from kvcore.model.memories import INDEXER_FP8, Indexer, Latent, Memory, StateDesign
@@ -183,7 +183,7 @@ def read_deepseek_v4(keys: Keys, family: Family) -> Shape:
     head_dim = keys.integer("head_dim", "kv_lora_rank", high=2**16)
     rope = keys.integer("qk_rope_head_dim", "rope_head_dim", low=0, high=2**16)
     if rope > head_dim:
-        raise ConfigError(f"config.json: qk_rope_head_dim {rope} is wider than head_dim {head_dim}")
+        raise ConfigError(f"qk_rope_head_dim {rope} is wider than head_dim {head_dim}", file=CONFIG)
     keys.know("num_key_value_heads", "compress_rope_theta", "o_lora_rank", "o_groups")
     index = Indexer(
         index_head_dim=keys.integer("index_head_dim", default=128, high=2**16),
@@ -206,13 +206,13 @@ def _ratios(keys: Keys, layers: int) -> list[int]:
         return [keys.check(ratio, ("compress_ratios",), 0, 2**20) for ratio in listed]
     types, rates = keys.per_layer("layer_types", layers), keys.child("compress_rates")
     if types is None:
-        raise ConfigError("config.json: compress_ratios is missing; expected one ratio for each layer")
+        raise ConfigError("compress_ratios is missing; expected one ratio for each layer", file=CONFIG)
     by_type = {"sliding_attention": 0}
     for name in ("compressed_sparse_attention", "heavily_compressed_attention"):
         by_type[name] = rates.integer(name) if rates is not None else {"c": 4, "h": 128}[name[0]]
     unknown = [kind for kind in types if kind not in by_type]
     if unknown:
-        raise ConfigError(f"config.json: layer_types has {str(unknown[0])[:40]!r}, which is not understood")
+        raise ConfigError(f"layer_types has {str(unknown[0])[:40]!r}, which is not understood", file=CONFIG)
     return [by_type[kind] for kind in types]
 
 
@@ -299,7 +299,7 @@ def _attending(keys: Keys, layers: int) -> list[bool]:
         return [kind == "full_attention" for kind in types]
     nested = keys.child("linear_attn_config")
     if nested is None:
-        raise ConfigError("config.json: linear_attn_config is missing; expected kda_layers and full_attn_layers")
+        raise ConfigError("linear_attn_config is missing; expected kda_layers and full_attn_layers", file=CONFIG)
     delta, full = (
         {nested.check(layer, (name,), 1, layers) for layer in nested.items(name) or []}
         for name in ("kda_layers", "full_attn_layers")
@@ -307,6 +307,6 @@ def _attending(keys: Keys, layers: int) -> list[bool]:
     # The lists name layers from 1; together they must name each layer once.
     if delta & full or delta | full != set(range(1, layers + 1)):
         raise ConfigError(
-            f"config.json: kda_layers and full_attn_layers do not name each of the layers 1 … {layers} exactly once"
+            f"kda_layers and full_attn_layers do not name each of the layers 1 … {layers} exactly once", file=CONFIG
         )
     return [layer in full for layer in range(1, layers + 1)]

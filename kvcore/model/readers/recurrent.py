@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kvcore.errors import ConfigError, UnknownLayoutError
+from kvcore.errors import CONFIG, ConfigError, UnknownLayoutError
 from kvcore.model.keys import Keys
 from kvcore.model.memories import Memory, NoMemory, State
 from kvcore.model.readers.attention import attention_memory
@@ -83,7 +83,7 @@ def _memories(keys: Keys, slot: Slot, state: State, geometry: Geometry | None) -
     if slot in ("moe", "mlp"):
         return (NoMemory(reason="feed-forward layer"),)
     if geometry is None:
-        raise ConfigError(f"config.json: a layer is {slot!r}, but there is no attention to size it by")
+        raise ConfigError(f"a layer is {slot!r}, but there is no attention to size it by", file=CONFIG)
     attention = attention_memory(keys, geometry, "sliding" if slot == "sliding" else "full")
     return (attention, state) if slot == "both" else (attention,)
 
@@ -161,18 +161,18 @@ def _listed(keys: Keys, layers: int) -> tuple[Slot, ...]:
         # LFM2 attends in every layer where its file lists none.
         return ("full",) * layers
     if found is None:
-        raise ConfigError("config.json: layer_types is missing; expected one word for each layer")
+        raise ConfigError("layer_types is missing; expected one word for each layer", file=CONFIG)
     return found
 
 
 def _words(name: str, value: Any, layers: int) -> tuple[Slot, ...]:
     if not isinstance(value, str | list):
-        raise ConfigError(f"config.json: {name} is neither a list nor a pattern of letters")
+        raise ConfigError(f"{name} is neither a list nor a pattern of letters", file=CONFIG)
     if len(value) < layers:
-        raise ConfigError(f"config.json: {name} has {len(value)} entries for {layers} layers")
+        raise ConfigError(f"{name} has {len(value)} entries for {layers} layers", file=CONFIG)
     unknown = [str(word)[:40] for word in value[:layers] if not isinstance(word, str) or word not in _WORDS]
     if unknown:
-        raise UnknownLayoutError(f"config.json: {name} has {unknown[0]!r}, which is not understood", keys=(name,))
+        raise UnknownLayoutError(f"{name} has {unknown[0]!r}, which is not understood", file=CONFIG, keys=(name,))
     return tuple(_WORDS[word] for word in value[:layers])
 
 
@@ -221,7 +221,7 @@ def _type_list(keys: Keys, layers: int) -> tuple[Slot, ...]:
     if listed is None:
         return _listed(keys, layers)
     if any(entry not in (0, 1) for entry in listed):
-        raise ConfigError("config.json: attn_type_list has an entry that is neither 0 (linear) nor 1 (full)")
+        raise ConfigError("attn_type_list has an entry that is neither 0 (linear) nor 1 (full)", file=CONFIG)
     return tuple("full" if entry else "state" for entry in listed)
 
 
@@ -230,7 +230,7 @@ def _cycle(keys: Keys, layers: int) -> tuple[Slot, ...]:
     block = keys.items("block_types", "_block_types") or ["recurrent", "recurrent", "attention"]
     words = {"recurrent": "state", "attention": "sliding"}
     if any(word not in words for word in map(str, block)):
-        raise UnknownLayoutError("config.json: block_types has a word that is not understood", keys=("block_types",))
+        raise UnknownLayoutError("block_types has a word that is not understood", file=CONFIG, keys=("block_types",))
     return tuple(words[str(block[layer % len(block)])] for layer in range(layers))
 
 

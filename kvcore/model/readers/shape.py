@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from kvcore.errors import ConfigError
+from kvcore.errors import CONFIG, ConfigError
 from kvcore.model.keys import MAX_LAYERS, Keys
 from kvcore.model.memories import Memory
 from kvcore.model.model import NO_WIDTHS, Experts, Widths
@@ -92,7 +92,7 @@ def read_head_dim(keys: Keys, hidden: int, heads: int) -> int:
         return stated
     if hidden % heads:
         raise ConfigError(
-            f"config.json: hidden_size {hidden:,} is not divisible by {heads:,} heads, and no head_dim is stated"
+            f"hidden_size {hidden:,} is not divisible by {heads:,} heads, and no head_dim is stated", file=CONFIG
         )
     return hidden // heads
 
@@ -121,6 +121,6 @@ def check_kv_heads(heads: int, kv_heads: int) -> int:
     """The same number of KV heads, or ConfigError when query heads cannot share them evenly."""
     if kv_heads > heads or heads % kv_heads:
         raise ConfigError(
-            f"config.json: num_key_value_heads is {kv_heads}, which does not divide num_attention_heads {heads}"
+            f"num_key_value_heads is {kv_heads}, which does not divide num_attention_heads {heads}", file=CONFIG
         )
     return kv_heads

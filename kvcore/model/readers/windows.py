@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from kvcore.errors import ConfigError, UnknownLayoutError
+from kvcore.errors import CONFIG, ConfigError, UnknownLayoutError
 from kvcore.model.keys import Keys
 from kvcore.model.readers.shape import Family
 
@@ -48,7 +48,7 @@ def layer_laws(keys: Keys, family: Family, layers: int, words: tuple[str, ...] =
     for entry in listed:
         if not isinstance(entry, str) or not (entry in _TYPE_WORDS or entry in words):
             raise UnknownLayoutError(
-                f"config.json: layer_types has {str(entry)[:40]!r}, which is not understood", keys=("layer_types",)
+                f"layer_types has {str(entry)[:40]!r}, which is not understood", file=CONFIG, keys=("layer_types",)
             )
         laws.append(entry if entry in words else _TYPE_WORDS[entry])
     return tuple(laws)
@@ -58,7 +58,7 @@ def window_size(keys: Keys, *names: str) -> int:
     """The window of sliding layers in tokens; ConfigError when layers slide and no window is stated."""
     value = keys.optional(*(names or WINDOW_NAMES), high=2**40)
     if value is None:
-        raise ConfigError("config.json: layers slide, but sliding_window is not stated")
+        raise ConfigError("layers slide, but sliding_window is not stated", file=CONFIG)
     return value
 
 
@@ -69,7 +69,7 @@ def _none(keys: Keys, family: Family, layers: int) -> tuple[Law, ...]:
 def _listed_only(keys: Keys, family: Family, layers: int) -> tuple[Law, ...]:
     """Families whose published files always state `layer_types`: without it there is no rule to follow."""
     raise UnknownLayoutError(
-        "config.json: layer_types is missing, and this model_type has no rule in its place", keys=("layer_types",)
+        "layer_types is missing, and this model_type has no rule in its place", file=CONFIG, keys=("layer_types",)
     )
 
 
@@ -78,7 +78,8 @@ def _softmax_only(keys: Keys, family: Family, layers: int) -> tuple[Law, ...]:
     listed = keys.per_layer("attn_type_list", layers)
     if listed is not None and any(entry != 1 for entry in listed):
         raise UnknownLayoutError(
-            "config.json: attn_type_list has an entry other than 1, which is not understood for this model_type",
+            "attn_type_list has an entry other than 1, which is not understood for this model_type",
+            file=CONFIG,
             keys=("attn_type_list",),
         )
     return ("full",) * layers
@@ -151,9 +152,9 @@ def _listed_pattern(keys: Keys, family: Family, layers: int) -> tuple[Law, ...]:
     """MiMo-V2: `hybrid_layer_pattern` has 1 for a sliding layer."""
     listed = keys.per_layer("hybrid_layer_pattern", layers)
     if listed is None:
-        raise ConfigError("config.json: hybrid_layer_pattern is missing; expected a 0 or 1 for each layer")
+        raise ConfigError("hybrid_layer_pattern is missing; expected a 0 or 1 for each layer", file=CONFIG)
     if any(entry not in (0, 1) for entry in listed):
-        raise ConfigError("config.json: hybrid_layer_pattern has an entry that is neither 0 (full) nor 1 (sliding)")
+        raise ConfigError("hybrid_layer_pattern has an entry that is neither 0 (full) nor 1 (sliding)", file=CONFIG)
     return tuple("sliding" if entry else "full" for entry in listed)
 
 
@@ -162,14 +163,14 @@ def _gpt_neo(keys: Keys, family: Family, layers: int) -> tuple[Law, ...]:
     laws: list[Law] = []
     for entry in keys.items("attention_types") or []:
         if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], list)):
-            raise ConfigError("config.json: attention_types is not a list of [[kinds], repeats]")
+            raise ConfigError("attention_types is not a list of [[kinds], repeats]", file=CONFIG)
         repeats = keys.check(entry[1], ("attention_types",), 1, 2048)
         laws += [_TYPE_WORDS.get(str(kind), "") for kind in entry[0]] * repeats
         if len(laws) > 4096:
             break
     laws = laws or ["full" if layer % 2 == 0 else "sliding" for layer in range(layers)]
     if "" in laws or len(laws) != layers:
-        raise ConfigError(f"config.json: attention_types describes {len(laws)} layers; the model has {layers}")
+        raise ConfigError(f"attention_types describes {len(laws)} layers; the model has {layers}", file=CONFIG)
     keys.know("attention_layers")
     return tuple(laws)
 

@@ -414,7 +414,7 @@ def _apply(case: Case, found: Sequence[Recommendation]) -> None:
 @lru_cache(maxsize=128)
 def _command(model: Model, wanted: Deployment, users: int) -> Command | str:
     try:
-        # Slots of llama.cpp and Ollama are made for the users; other engines take requests as they come.
+        # Some engines make their slots for the users; others take requests as they come.
         return launch(model, wanted, users)
     except KVCoreError as problem:
         return str(problem)

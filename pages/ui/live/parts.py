@@ -11,7 +11,7 @@ from kvcore.scenario.live import PROBE_CHOICES, RACE_CHOICES
 from pages.ui import theme, widgets
 from pages.ui.live import charts, controls, jobs, machine, words
 from pages.ui.live.jobs import PROBE, RACE, RUN, JobResult
-from pages.ui.live.plot import PHONE_STYLE, BarChart, Plot, soft
+from pages.ui.live.plot import BarChart, Plot, soft
 from pages.ui.live.progress import CACHE, RECOMPUTE, JobProgress
 from pages.ui.text import plain
 
@@ -19,7 +19,7 @@ _CONTAINERS = ("live_top", "live_settings", "live_probe_row", "live_race_row")
 
 
 def style(colours: theme.Palette) -> None:
-    """The little that this screen adds to the layout; call once in every run."""
+    """What this screen adds to static/style.css: rules of its own keys in the theme's colours; once in every run."""
     blue, orange = charts.colour_of(CACHE, colours), charts.colour_of(RECOMPUTE, colours)
     bubble = soft(colours.muted, 12, colours)
     phone = ",".join(f".st-key-{key} [data-testid='stColumn']" for key in _CONTAINERS)
@@ -55,7 +55,6 @@ def style(colours: theme.Palette) -> None:
   .kv-say em{{animation:kv-blink 1s steps(1) infinite}}
 }}
 @media (max-width:640px){{
-  {PHONE_STYLE}
   .st-key-live_probe_row [role="toolbar"],.st-key-live_race_row [role="toolbar"]{{flex-wrap:wrap}}
   {phone} {{flex:1 1 100%;min-width:100%;width:100%}}
   .st-key-live_settings [data-testid="stColumn"]:nth-child(n+3)

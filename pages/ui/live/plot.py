@@ -40,69 +40,6 @@ _LINE_LENGTH = 54
 # A bar narrower than this share of all is drawn without a gap behind it: on a phone the gap would be all that is seen.
 _THIN = 0.008
 
-STYLE = """<style>
-.kv-plot{display:grid;grid-template-columns:max-content minmax(0,1fr);font-size:max(1rem,15px);line-height:1.25;
-  font-variant-numeric:tabular-nums;margin:.3rem 0 0}
-.kv-plot .y{position:relative;padding-right:.6rem;text-align:right;white-space:nowrap}
-.kv-plot .y b,.kv-plot .x b{font-weight:400}
-.kv-plot .y b{position:absolute;right:.6rem;transform:translateY(50%)}
-.kv-plot .y u{visibility:hidden;text-decoration:none}
-.kv-plot .p{position:relative;border-bottom:1px solid var(--m)}
-.kv-plot .p>div{position:absolute;inset:0;pointer-events:none}
-.kv-plot .p>hr{position:absolute;left:0;right:0;height:0;margin:0;border:0;border-top:1px solid var(--g)}
-.kv-plot .d>i{position:absolute;margin:-4.5px;pointer-events:auto}
-.kv-plot .d>i,.kv-legend i.m:after{width:9px;height:9px;border-radius:50%;background:currentColor}
-.kv-plot .d.square>i,.kv-legend i.square:after{border-radius:1px}
-.kv-plot .d.diamond>i,.kv-legend i.diamond:after{border-radius:1px;transform:rotate(45deg);width:11px;height:11px}
-.kv-plot .d.ring>i,.kv-legend i.ring:after{background:var(--k);border:2.5px solid currentColor;width:11px;height:11px}
-.kv-plot .d.diamond>i,.kv-plot .d.ring>i{margin:-5.5px}
-.kv-plot .d.over>i{border-radius:0;clip-path:polygon(50% 0,100% 100%,0 100%);width:13px;height:11px;margin:0 -6.5px}
-.kv-plot .w>i{position:absolute;width:9px;margin-left:-4.5px;border:solid currentColor;border-width:2px 0;opacity:.6;
-  background:linear-gradient(currentColor,currentColor) center/2px 100% no-repeat}
-.kv-plot .w>i.open{border-top:0}
-.kv-plot .n{position:absolute;white-space:nowrap;padding:0 .3rem;font-weight:600;
-  text-shadow:0 0 3px var(--k),0 0 3px var(--k),0 0 3px var(--k),0 0 3px var(--k)}
-.kv-plot .x{grid-column:2;position:relative;height:1.5rem;margin-top:.3rem}
-.kv-plot .x b{position:absolute;transform:translateX(-50%);white-space:nowrap}
-.kv-plot .x b.first{transform:none}
-.kv-plot .x b.last{transform:translateX(-100%)}
-.kv-plot .t{grid-column:2;text-align:center;color:var(--m)}
-.kv-legend{display:flex;flex-wrap:wrap;gap:.2rem 1.4rem;font-size:max(1rem,15px);margin:.2rem 0}
-.kv-legend span{display:inline-flex;align-items:center;gap:.5rem;overflow-wrap:anywhere}
-.kv-legend i{display:inline-grid;place-items:center;flex:none;width:14px;height:14px}
-.kv-legend i.m:after{content:"";box-sizing:border-box}
-.kv-legend i.line{width:30px;background:linear-gradient(currentColor,currentColor) center/100% 3px no-repeat}
-.kv-legend i.dash{height:2px;width:30px;
-  background:repeating-linear-gradient(90deg,currentColor 0 9px,transparent 9px 15px)}
-.kv-legend i.area{width:30px;height:13px;border-top:2px solid}
-.kv-lanes{font-size:max(1rem,15px);line-height:1.3;font-variant-numeric:tabular-nums;margin:.2rem 0 0}
-.kv-lanes p{margin:.5rem 0 .25rem;display:flex;justify-content:space-between;gap:.2rem 1rem}
-.kv-lanes p span{overflow-wrap:anywhere;min-width:0}
-.kv-lanes p b{font-weight:600}
-.kv-lanes p>b{white-space:nowrap}
-.kv-lanes .lane{position:relative;height:46px;background:var(--s);border-radius:3px;overflow:hidden}
-.kv-lanes.low .lane{height:26px}
-.kv-lanes .lane i{position:absolute;top:0;bottom:0;min-width:1px;box-shadow:inset -1px 0 0 var(--k)}
-.kv-lanes .lane i.pre{display:flex;align-items:center;justify-content:center;font-style:normal;font-weight:600;
-  color:var(--k);overflow:hidden;white-space:nowrap;box-shadow:inset -2px 0 0 var(--k)}
-.kv-lanes .lane i.odd{opacity:.72}
-.kv-lanes .lane i.thin{box-shadow:none}
-.kv-lanes .ends{position:relative;height:1.5rem;margin-top:.25rem;color:var(--m)}
-.kv-lanes .ends span{position:absolute;transform:translateX(-50%);white-space:nowrap}
-.kv-lanes .ends span.first{transform:none}
-.kv-lanes .ends span.last{transform:translateX(-100%)}
-@media (max-width:640px){
-  .kv-plot .x b.odd,.kv-plot .n.wide,.kv-lanes .ends span:nth-child(even){display:none}
-}
-</style>"""
-# What plotly's drawings of these charts need on a phone, for the page's own style: fewer ticks, no names beside lines.
-# A bar chart's ticks begin with the second one.
-PHONE_STYLE = (
-    "[class*='st-key-live_'][class*='_plot'] .xtick:nth-child(even),"
-    "[class*='st-key-live_'][class*='_bars'] .xtick:nth-child(odd),"
-    "[class*='st-key-live_'][class*='_plot'] .textpoint{display:none}"
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AreaFill:
@@ -478,7 +415,7 @@ class Plot:
         tints = f"--m:{self.colours.muted};--g:{self.colours.grid};--k:{self.colours.background}"
         marks = "".join(mark.html(self) for mark in self.marks)
         return (
-            f"{STYLE}<div class='kv-legend' style='{tints}'>{''.join(one.html for one in self.legend)}</div>"
+            f"<div class='kv-legend' style='{tints}'>{''.join(one.html for one in self.legend)}</div>"
             f"<div class='kv-plot' role='img' aria-label='{escape(self.alt)}' style='{tints}'>"
             f"<div class='y'><u>{escape(widest)}</u>{ys}</div>"
             f"<div class='p' style='height:{self.height}px'>{rules}{marks}</div>"
@@ -552,7 +489,7 @@ class BarChart:
         )
         tints = f"--m:{colours.muted};--k:{colours.background};--s:{soft(colours.muted, 9, colours)}"
         return (
-            f"{STYLE}<div class='kv-lanes{' low' if self.low else ''}' role='img' aria-label='{escape(self.alt)}' "
+            f"<div class='kv-lanes{' low' if self.low else ''}' role='img' aria-label='{escape(self.alt)}' "
             f"style='{tints}'>{''.join(map(self._row_html, self.rows))}<div class='ends'>{ends}</div></div>"
         )
 

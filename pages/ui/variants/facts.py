@@ -8,10 +8,11 @@ import streamlit as st
 
 from kvcore.engines.reserve import stored_by
 from kvcore.hardware.gpus import Accelerator, accelerator
+from kvcore.hardware.systems import HOST_GPUS
 from kvcore.model import Model
 from kvcore.planning.room import Room, gpus_for, room
 from kvcore.ranks.memories import on_rank
-from kvcore.scenario.scenario import HOST_GPUS, Scenario
+from kvcore.scenario.scenario import Scenario
 from kvcore.scenario.variants import VariantOptions
 from kvcore.timing import Bound, CacheWork, WeightWork, Work, bound, decode_cache_work, weight_work
 from kvcore.units import format_bytes
