@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -81,4 +82,15 @@ def test_no_engine_is_named_outside_its_folder() -> None:
 def test_what_ranks_hold_is_known_without_an_engine() -> None:
     below = [ROOT / "kvcore" / "deployment.py", *sorted((ROOT / "kvcore" / "ranks").rglob("*.py"))]
     for path in below:
-        assert not any(name.startswith(("kvcore.engines", "kvcore.planning")) for name in imported(path)), path
+        assert not any(name.startswith(("kvcore.engines", "kvcore.planning")) for name in _imported(path)), path
+
+
+def _imported(path: Path) -> set[str]:
+    """The modules that a file imports, and what it takes of them."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
