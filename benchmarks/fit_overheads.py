@@ -20,7 +20,7 @@ from benchmarks.overhead_fit import PRIOR, Case, cross_validate, fit
 from kvcore.deployment import Deployment
 from kvcore.engines.releases import release
 from kvcore.engines.vllm import VLLM
-from kvcore.engines.vllm.memory import GRAPHS_DEDUCTED, SPREAD, Coefficients, Fit, ends_gib, parts_gib, profile
+from kvcore.engines.vllm.memory import GRAPHS_DEDUCTED, SPREAD, Coefficients, OverheadFit, ends_gib, parts_gib, profile
 from kvcore.engines.vllm.tower import QWEN_VL, UNSTATED_WEIGHTS, lacks_tower
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.model import Model, model_from_config, parse_config
@@ -134,14 +134,14 @@ def judged_last(found: Sequence[Start]) -> list[Judged]:
     return [judge(start, rule) for start in kept]
 
 
-def judged_graphs(found: Sequence[Start], rules: Mapping[str, Fit]) -> list[JudgedGraphs]:
+def judged_graphs(found: Sequence[Start], rules: Mapping[str, OverheadFit]) -> list[JudgedGraphs]:
     """Every logged estimate for graphs, by the fit that saw nothing of its source."""
     cases = [start.case for start in found] + graph_only()
     known = [case for case in cases if case.graphs is not None and case.profile.graph_units]
     return [_judge_graphs(case, rules[case.group]) for case in known]
 
 
-def _judge_graphs(case: Case, rule: Fit) -> JudgedGraphs:
+def _judge_graphs(case: Case, rule: OverheadFit) -> JudgedGraphs:
     parts = parts_gib(rule.coefficients, case.profile, case.utilization)
     doubt = hypot(parts.graphs_doubt, SPREAD["constant"])
     return JudgedGraphs(
@@ -254,7 +254,7 @@ def _start(record: dict[str, Any]) -> Start:
     )
 
 
-def judge(start: Start, rule: Fit) -> Judged:
+def judge(start: Start, rule: OverheadFit) -> Judged:
     """What the fit leaves for the cache, with predicted weights wherever the checkpoint is as published."""
     case = start.case
     parts = parts_gib(rule.coefficients, case.profile, case.utilization, case.with_driver)
@@ -263,7 +263,7 @@ def judge(start: Start, rule: Fit) -> Judged:
     return Judged(start=start, low=left - high, best=left - parts.total, high=left - low)
 
 
-def validated(found: Sequence[Start]) -> Mapping[str, Fit]:
+def validated(found: Sequence[Start]) -> Mapping[str, OverheadFit]:
     """For each source, the fit that saw nothing of it."""
     return cross_validate([start.case for start in found] + graph_only())
 
@@ -280,7 +280,7 @@ def digest(found: Sequence[Start]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write_validated(found: Sequence[Start], rules: Mapping[str, Fit]) -> None:
+def write_validated(found: Sequence[Start], rules: Mapping[str, OverheadFit]) -> None:
     """data/overheads_judged.json: what `validated` returned, which takes a while, and the hash of its inputs."""
     result = {
         "made_by": "python -m benchmarks.fit_overheads, from data/field/memory.jsonl",
@@ -296,16 +296,16 @@ def _rounded(numbers: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def stored() -> tuple[str, Mapping[str, Fit]]:
+def stored() -> tuple[str, Mapping[str, OverheadFit]]:
     """What data/overheads_judged.json holds: the hash of its inputs, and the fit for each source."""
     held = json.loads(JUDGED.read_text("utf-8"))
     return held["inputs"], {
-        source: Fit(coefficients=Coefficients(**rule["coefficients"]), low=rule["low"], high=rule["high"])
+        source: OverheadFit(coefficients=Coefficients(**rule["coefficients"]), low=rule["low"], high=rule["high"])
         for source, rule in held["fits"].items()
     }
 
 
-def judged(found: Sequence[Start], rules: Mapping[str, Fit]) -> list[Judged]:
+def judged(found: Sequence[Start], rules: Mapping[str, OverheadFit]) -> list[Judged]:
     """Every start, by the fit that saw nothing of its source."""
     return [judge(start, rules[start.case.group]) for start in found]
 
@@ -335,7 +335,7 @@ def _held(rows: Sequence[Judged]) -> dict[str, int]:
 
 
 def write(
-    rule: Fit, rows: Sequence[Judged], before: Sequence[Judged], half: Sequence[Judged], last: Sequence[Judged]
+    rule: OverheadFit, rows: Sequence[Judged], before: Sequence[Judged], half: Sequence[Judged], last: Sequence[Judged]
 ) -> None:
     """data/overheads.json: coefficients, ends, and the cross-validated residuals."""
     result = {

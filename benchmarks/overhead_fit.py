@@ -14,7 +14,7 @@ from math import ceil, sqrt
 from kvcore.engines.vllm.memory import (
     SPREAD,
     Coefficients,
-    Fit,
+    OverheadFit,
     Profile,
     graph_terms,
     parts_gib,
@@ -78,7 +78,7 @@ def score(rule: Coefficients, case: Case) -> float:
 _Known = dict[frozenset[str], Coefficients]
 
 
-def fit(cases: Sequence[Case], safe: float = HELD_SAFE, hopeful: float = HELD_HOPEFUL) -> Fit:
+def fit(cases: Sequence[Case], safe: float = HELD_SAFE, hopeful: float = HELD_HOPEFUL) -> OverheadFit:
     """Coefficients fitted on all cases, and ends that hold these shares of their sources (conformal quantiles).
 
     The scores are those of a fit that did not see the case's source: the ends are not flattered by the fit. A source
@@ -87,19 +87,19 @@ def fit(cases: Sequence[Case], safe: float = HELD_SAFE, hopeful: float = HELD_HO
     return _fit(cases, safe, hopeful, {})
 
 
-def _fit(cases: Sequence[Case], safe: float, hopeful: float, known: _Known) -> Fit:
+def _fit(cases: Sequence[Case], safe: float, hopeful: float, known: _Known) -> OverheadFit:
     sources = [
         [score(rule, case) for case in held if case.overhead is not None] or [0.0]
         for rule, held in _folds(cases, known)
     ]
-    return Fit(
+    return OverheadFit(
         coefficients=coefficients(cases),
         low=_quantile([-min(scores) for scores in sources], hopeful),
         high=_quantile([max(scores) for scores in sources], safe),
     )
 
 
-def cross_validate(cases: Sequence[Case]) -> Mapping[str, Fit]:
+def cross_validate(cases: Sequence[Case]) -> Mapping[str, OverheadFit]:
     """For each group, a fit that saw none of it: neither its coefficients nor its ends."""
     groups = sorted({case.group for case in cases})
     known: _Known = {}

@@ -14,8 +14,8 @@ from kvcore.engines.registry import engine, engine_names
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
 from kvcore.planning.answers import fewest_gpus, least_utilization
-from kvcore.planning.grid import grid
 from kvcore.planning.plan import make_plan
+from kvcore.planning.sweep import grid
 from kvcore.sources import catalogue
 
 SIDE = 200

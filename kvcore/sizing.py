@@ -306,7 +306,7 @@ def projections(tokens: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class CostStep:
     """What all memories of one form cost together: `factors` multiply to `bytes` for each `per`.
 
     `per` is "token", "4 tokens" (several share an entry) or "request" (a constant). `limit` is the most tokens that
@@ -322,7 +322,7 @@ class Step:
     formula: str
 
 
-def token_steps(model: Model, kv: KVFormat, source_tokens: int | None = None) -> tuple[Step, ...]:
+def token_steps(model: Model, kv: KVFormat, source_tokens: int | None = None) -> tuple[CostStep, ...]:
     """One step for each form of memory that takes any bytes, in the order of the layers.
 
     Raises UnitError where the format does not suit the model.
@@ -340,7 +340,7 @@ def token_steps(model: Model, kv: KVFormat, source_tokens: int | None = None) ->
             per = "token" if law.tokens_per_entry == 1 else f"{law.tokens_per_entry} tokens"
         product = " × ".join(f"{factor.value} {factor.what}".strip() for factor in factors)
         steps.append(
-            Step(
+            CostStep(
                 kind=memory.kind,
                 layers=layers,
                 factors=factors,

@@ -249,7 +249,7 @@ def overheads() -> dict[str, Any]:
 
 
 @cache
-def logs() -> list[field.Comparison]:
+def logs() -> list[field.FieldComparison]:
     return [field.compare(report) for report in field.usable() if not field.family(report.engine).apart]
 
 

@@ -17,10 +17,10 @@ from kvcore.evidence.questions import Figure, Question, page, questions
 from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model
 from kvcore.planning.answers import least_utilization
-from kvcore.planning.grid import grid
+from kvcore.planning.people import Traffic, expected
 from kvcore.planning.plan import Plan, make_plan
 from kvcore.planning.result import plan_result
-from kvcore.planning.traffic import Traffic, expected
+from kvcore.planning.sweep import grid
 from kvcore.scenario.concurrency import ConcurrencyOptions
 from kvcore.scenario.scenario import Scenario
 from kvcore.scenario.variants import VariantOptions

@@ -108,7 +108,7 @@ def runtime(model: Model, deployment: Deployment, collectives: Range[float] = CO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class RunShape:
     """What one token keeps in 16-bit numbers at the peak of the widest layer on one rank, and what else matters.
 
     `layer_width`: gate, up and their product in a dense layer (3 × FFN width), or queries, keys and values that a
@@ -132,9 +132,9 @@ class Shape:
 
 
 @lru_cache(maxsize=1024)
-def shape(model: Model, tp: int) -> Shape:
+def shape(model: Model, tp: int) -> RunShape:
     """The shape on one of `tp` ranks. Widths come from the parameters that the configuration makes: estimates."""
-    return Shape(
+    return RunShape(
         hidden=model.hidden_size,
         vocabulary=model.vocab_size or 0,
         layers=len(model.layers),

@@ -151,7 +151,7 @@ def _published() -> tuple[Case, ...]:
     return tuple(_report(report, compared.get(report.id)) for report in field.reports())
 
 
-def _report(report: field.Report, found: field.Comparison | None) -> Case:
+def _report(report: field.Report, found: field.FieldComparison | None) -> Case:
     counted = report.test and report.identified and found is not None
     figure, unit, stated = _stated(report)
     if found is not None:

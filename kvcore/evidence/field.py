@@ -33,7 +33,7 @@ _ENDS = ("nearest_bytes", "low_bytes", "high_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class EngineFamily:
     """An engine as reports name it: one of ours, or a port or a fork `of` one (data/field/engines.csv).
 
     `plans`: it plans its cache with the same code. `apart`: its reports are counted apart.
@@ -47,10 +47,10 @@ class Family:
 
 
 @cache
-def _forks() -> Mapping[str, Family]:
+def _forks() -> Mapping[str, EngineFamily]:
     with (_FOLDER / "engines.csv").open(encoding="utf-8", newline="") as file:
         return {
-            row["name"]: Family(
+            row["name"]: EngineFamily(
                 name=row["name"], label=row["label"], of=row["of"], plans=row["plans"] == "yes",
                 apart=row["apart"] == "yes",
             )
@@ -58,13 +58,13 @@ def _forks() -> Mapping[str, Family]:
         }  # fmt: skip
 
 
-def family(name: str) -> Family:
+def family(name: str) -> EngineFamily:
     """The engine that reports call so; EngineError for one that is not known."""
     found = _forks().get(name)
-    return Family(name=name, label=engine(name).label, of=engine(name).name) if found is None else found
+    return EngineFamily(name=name, label=engine(name).label, of=engine(name).name) if found is None else found
 
 
-def apart() -> tuple[Family, ...]:
+def apart() -> tuple[EngineFamily, ...]:
     """The forks that are counted apart."""
     return tuple(one for one in _forks().values() if one.apart)
 
@@ -128,7 +128,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class FieldComparison:
     """One figure of a report: reported, predicted (for the nearest memory), and the interval that rounding leaves.
 
     `error` is 0 inside the interval, else the distance to its nearest end as a share of what was reported.
@@ -152,7 +152,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class EngineShare:
     """How many reports of one engine come out exactly, within 0.5 %, 2 % and 5 %, of how many."""
 
     engine: str
@@ -183,7 +183,7 @@ def prediction(report: Report) -> tuple[float, float, str]:
     return found.predicted, found.reported, found.note
 
 
-def compare(report: Report) -> Comparison:
+def compare(report: Report) -> FieldComparison:
     """The report's main figure beside the prediction; EngineError where it has none that can be predicted."""
     made = family(report.engine)
     if "layout" in report.settings:
@@ -194,7 +194,7 @@ def compare(report: Report) -> Comparison:
     return way(report, report.model())
 
 
-def concurrency(report: Report) -> Comparison | None:
+def concurrency(report: Report) -> FieldComparison | None:
     """The logged maximum concurrency beside the prediction; None where none is logged."""
     stated, made = report.reported.get("concurrency"), family(report.engine)
     if not made.plans or stated is None or report.reported.get("available_kv_gib") is None:
@@ -205,7 +205,7 @@ def concurrency(report: Report) -> Comparison | None:
 
 
 @cache
-def compared() -> tuple[Comparison, ...]:
+def compared() -> tuple[FieldComparison, ...]:
     """Every report that can be predicted, tests or not; those that cannot are left out."""
     found = []
     for report in reports():
@@ -216,24 +216,24 @@ def compared() -> tuple[Comparison, ...]:
     return tuple(found)
 
 
-def summary(comparisons: Iterable[Comparison] | None = None) -> tuple[Share, ...]:
+def summary(comparisons: Iterable[FieldComparison] | None = None) -> tuple[EngineShare, ...]:
     """Shares by engine over the usable reports (or those given); what is counted apart is last."""
     if comparisons is None:
         comparisons = [compare(report) for report in usable()]
-    by_engine: dict[str, list[Comparison]] = {}
+    by_engine: dict[str, list[FieldComparison]] = {}
     for one in comparisons:
         by_engine.setdefault(one.report.engine, []).append(one)
     names = sorted(by_engine, key=lambda name: (family(name).apart, -len(by_engine[name])))
     return tuple(_share(name, by_engine[name]) for name in names)
 
 
-def _share(name: str, rows: list[Comparison]) -> Share:
+def _share(name: str, rows: list[FieldComparison]) -> EngineShare:
     worst = max(rows, key=lambda row: row.error)
 
     def within(limit: float) -> int:
         return sum(row.error <= limit for row in rows)
 
-    return Share(
+    return EngineShare(
         engine=name, total=len(rows), exact=within(0), within_half_percent=within(CLOSE), within_2_percent=within(0.02),
         within_5_percent=within(0.05), worst=worst.report.id, worst_error=worst.error,
     )  # fmt: skip
@@ -242,9 +242,9 @@ def _share(name: str, rows: list[Comparison]) -> Share:
 def _comparison(
     report: Report, figure: str, unit: str, reported: float, near: Fraction | int, low: Fraction | int,
     high: Fraction | int, note: str = "",
-) -> Comparison:  # fmt: skip
+) -> FieldComparison:  # fmt: skip
     notes = (note, report.model_note, report.version_note, report.settings_note, report.explanation)
-    return Comparison(
+    return FieldComparison(
         report=report, figure=figure, unit=unit, reported=reported, predicted=float(near), low=float(low),
         high=float(high), note=" ".join(text if text.endswith(".") else f"{text}." for text in notes if text),
     )  # fmt: skip
@@ -304,7 +304,7 @@ def _capacities(report: Report, model: Model) -> tuple[Any, Any, Any]:
     return low, near, high
 
 
-def _from_memory(report: Report, model: Model) -> Comparison:
+def _from_memory(report: Report, model: Model) -> FieldComparison:
     """What the logged memory for the cache makes: tokens, blocks, or the longest request that fits."""
     stated = report.reported
     low, near, high = _capacities(report, model)
@@ -327,7 +327,7 @@ def _from_memory(report: Report, model: Model) -> Comparison:
     raise EngineError(f"{report.id}: no capacity is reported")
 
 
-def _from_pool(report: Report, model: Model) -> Comparison:
+def _from_pool(report: Report, model: Model) -> FieldComparison:
     """Tokens that the logged size of one pool makes: it is what was allocated, padding page included."""
     layout = _engine(report).layout(model, _settings(report, model))
     wanted = "sliding" if "swa_layer_tokens" in report.reported else None
@@ -346,7 +346,7 @@ def _from_pool(report: Report, model: Model) -> Comparison:
     return _comparison(report, "kv_cache_size_tokens", "tokens", _stated(report, "kv_tokens"), near, low, high, note)
 
 
-def _from_caches(report: Report, model: Model) -> Comparison:
+def _from_caches(report: Report, model: Model) -> FieldComparison:
     """The cache of as many layers as the report has, or all key-value caches together, as they are printed."""
     said = read_back(_engine(report).capacity(model, _settings(report, model), UNLIMITED))
     caches = [cache for cache in (said.caches if said else ()) if cache.kind == "kv"]
@@ -360,7 +360,7 @@ def _from_caches(report: Report, model: Model) -> Comparison:
     return _comparison(report, "kv_size", "MiB", _stated(report, "kv_size_mib"), near, low, high)
 
 
-def _from_rows(report: Report, model: Model) -> Comparison:
+def _from_rows(report: Report, model: Model) -> FieldComparison:
     """Cells × the rows of every layer, windows kept whole, of a fork whose latents have several layouts."""
     kv = kv_format(report.kv_dtype)
     cells = int(_stated(report, "cells") * report.settings.get("sequences", 1))

@@ -8,7 +8,7 @@ whole as the command line gives it.
 from kvcore.engines.log import Amount, Cache, Decimals, LogReading
 from kvcore.errors import LogError
 from kvcore.logs.command import LogResult, explain_all, log_result, model_of, scenario_of
-from kvcore.logs.explain import Explanation, Figure, explain
+from kvcore.logs.explain import Explanation, LogFigure, explain
 from kvcore.logs.reading import read_log
 
 __all__ = [
@@ -16,8 +16,8 @@ __all__ = [
     "Cache",
     "Decimals",
     "Explanation",
-    "Figure",
     "LogError",
+    "LogFigure",
     "LogReading",
     "LogResult",
     "explain",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvcore.engines.log import Amount, Decimals, LogReading
 from kvcore.errors import KVCoreError, LogError, SourceError
 from kvcore.formats import kv_format
-from kvcore.logs.explain import Explanation, Figure, explain
+from kvcore.logs.explain import Explanation, LogFigure, explain
 from kvcore.logs.reading import logging_engines, read_log
 from kvcore.model.model import Model
 from kvcore.records import Record, table
@@ -42,7 +42,7 @@ class StartUp(Record):
     """
 
     recognised: Mapping[str, Any]
-    figures: tuple[Figure, ...]
+    figures: tuple[LogFigure, ...]
     unread_lines: int
     unread_samples: tuple[str, ...]
     scenario: Mapping[str, str] | None

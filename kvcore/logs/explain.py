@@ -23,7 +23,7 @@ FIGURES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure(Record):
+class LogFigure(Record):
     """One figure: as the log states it, as predicted, the difference (predicted − reported), and the reasons.
 
     `agrees`: some memory that prints as the log does gives exactly what the log states. None: not predicted. `unit` is
@@ -54,7 +54,7 @@ class Explanation:
 
     reading: LogReading
     model: Model | None
-    figures: tuple[Figure, ...]
+    figures: tuple[LogFigure, ...]
     notes: tuple[str, ...] = ()
     refused: str = ""
 
@@ -100,28 +100,28 @@ def _changed(reading: LogReading, model: Model) -> str:
     return ""
 
 
-def _told(figure: Figure, words: tuple[str, ...], changed: str) -> Figure:
+def _told(figure: LogFigure, words: tuple[str, ...], changed: str) -> LogFigure:
     more = (changed,) if changed and not figure.agrees else ()
     return replace(figure, reasons=(*figure.reasons, *words, *more))
 
 
-def _alone(reading: LogReading, why: str) -> tuple[Figure, ...]:
+def _alone(reading: LogReading, why: str) -> tuple[LogFigure, ...]:
     """Figures without predictions."""
     stated = [(name, reading.facts[name]) for name in FIGURES if name in reading.facts]
     stated += [(f"cache {index + 1}", cache.size) for index, cache in enumerate(reading.caches)]
     found = (
-        Figure(name=name, reported=_number(value), predicted=None, difference=None, agrees=False, reasons=(why,),
+        LogFigure(name=name, reported=_number(value), predicted=None, difference=None, agrees=False, reasons=(why,),
                unit=_unit(value))
         for name, value in stated
     )  # fmt: skip
     return (*found, *_budget(reading))
 
 
-def _compare(reading: LogReading, prediction: Prediction) -> tuple[Figure, ...]:
+def _compare(reading: LogReading, prediction: Prediction) -> tuple[LogFigure, ...]:
     return (*_facts(reading, prediction), *_caches(reading, prediction), *_buffers(reading, prediction))
 
 
-def _facts(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
+def _facts(reading: LogReading, prediction: Prediction) -> Iterator[LogFigure]:
     for name in FIGURES:
         reported = reading.facts.get(name)
         if reported is None or (name == "kv_size" and prediction.memory is reported):
@@ -134,12 +134,12 @@ def _facts(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
         yield _figure(name, reported, near, low, high, prediction)
 
 
-def _figure(name: str, reported: Any, near: Any, low: Fraction, high: Fraction, prediction: Prediction) -> Figure:
+def _figure(name: str, reported: Any, near: Any, low: Fraction, high: Fraction, prediction: Prediction) -> LogFigure:
     step = _half_step(reported) + (_half_step(near) if isinstance(near, Amount | Decimals) else 0)
     stated = _exact(reported)
     agrees = low - step <= stated <= high + step
     shown, printed_near = _number(reported), _number(near)
-    return Figure(
+    return LogFigure(
         name=name,
         reported=shown,
         predicted=printed_near,
@@ -166,14 +166,14 @@ def _lead(
     return f"Predicted {_show(_exact(near), name)}, {float(share):+.2f} % from the reported {_text(reported)}."
 
 
-def _caches(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
+def _caches(reading: LogReading, prediction: Prediction) -> Iterator[LogFigure]:
     """The caches in their order: cells, and the size as it is printed."""
     ours = prediction.readings[prediction.nearest]
     predicted = ours.caches if ours else ()
     for index, cache in enumerate(reading.caches):
         if len(predicted) != len(reading.caches):
             why = f"The log has {len(reading.caches)} caches and {len(predicted)} are predicted."
-            yield Figure(name=f"cache {index + 1}", reported=_number(cache.size), predicted=None, difference=None,
+            yield LogFigure(name=f"cache {index + 1}", reported=_number(cache.size), predicted=None, difference=None,
                          agrees=False, reasons=(why,), unit="B")  # fmt: skip
             continue
         other = predicted[index]
@@ -181,16 +181,16 @@ def _caches(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
         if cache.cells is not None and other.cells is not None:
             same = cache.cells == other.cells
             why = f"{other.cells:,} cells are predicted." if not same else f"{cache.cells:,} cells, as predicted."
-            yield Figure(name=f"{name}, cells", reported=cache.cells, predicted=other.cells,
+            yield LogFigure(name=f"{name}, cells", reported=cache.cells, predicted=other.cells,
                          difference=other.cells - cache.cells, agrees=same, reasons=(why,))  # fmt: skip
         size, agrees = _number(other.size), cache.size.text == other.size.text
         why = f"{cache.size.text} is what is predicted." if agrees else f"Predicted {other.size.text}."
-        yield Figure(name=f"{name}, bytes", reported=_number(cache.size), predicted=size,
+        yield LogFigure(name=f"{name}, bytes", reported=_number(cache.size), predicted=size,
                      difference=_difference(_number(cache.size), size), agrees=agrees, reasons=(why,),
                      unit="B")  # fmt: skip
 
 
-def _buffers(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
+def _buffers(reading: LogReading, prediction: Prediction) -> Iterator[LogFigure]:
     """The cache of each device, where the log gives no cells: together they are all caches."""
     ours = prediction.readings[prediction.nearest]
     if not prediction.engine.log.caches_by_device or reading.caches or not reading.buffers or ours is None:
@@ -200,11 +200,11 @@ def _buffers(reading: LogReading, prediction: Prediction) -> Iterator[Figure]:
     agrees = sum(s.low_bytes for s in sizes) <= predicted <= sum(s.high_bytes for s in sizes)
     together = " + ".join(f"{size.text} on {device}" for device, size in reading.buffers)
     caches = " + ".join(f"{cache.size.text} for {cache.layers} layers" for cache in ours.caches)
-    yield Figure(name="kv cache", reported=stated, predicted=predicted, difference=predicted - stated, agrees=agrees,
+    yield LogFigure(name="kv cache", reported=stated, predicted=predicted, difference=predicted - stated, agrees=agrees,
                  reasons=(f"Reported {together}; predicted {caches}.",), unit="B")  # fmt: skip
 
 
-def _budget(reading: LogReading) -> tuple[Figure, ...]:
+def _budget(reading: LogReading) -> tuple[LogFigure, ...]:
     """The memory for the cache as the log's own parts give it: share of the device, less what is used."""
     total, available = reading.amount("total"), reading.amount("available_kv")
     share = reading.facts.get("gpu_memory_utilization")
@@ -229,7 +229,7 @@ def _budget(reading: LogReading) -> tuple[Figure, ...]:
     ]
     if not agrees and (graph := reading.amount("graph_estimate")):
         reasons.append(f"From 0.21 on the estimated CUDA-graph pool of {graph.text} is taken off too.")
-    found = Figure(name="available_kv", reported=available.nearest_bytes, predicted=round(left),
+    found = LogFigure(name="available_kv", reported=available.nearest_bytes, predicted=round(left),
                    difference=round(left) - available.nearest_bytes, agrees=agrees, reasons=tuple(reasons),
                    unit="B")  # fmt: skip
     return (found,)

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from kvcore.errors import GGUF, ConfigError, UnknownLayoutError
 from kvcore.model.gguf_file import GGUFHeader, HeaderCutOffError, LongArray, Tensor, gguf_metadata
-from kvcore.model.gguf_layers import ARCHITECTURES, Facts, GGUFKeys, read_layers
+from kvcore.model.gguf_layers import ARCHITECTURES, GgufFacts, GGUFKeys, read_layers
 from kvcore.model.keys import MAX_LAYERS
 from kvcore.model.memories import Attention, Memory
 from kvcore.model.model import Experts, Knowledge, Model, Reading, WeightPart
@@ -116,7 +116,7 @@ def _model(
     name: str,
     architecture: str,
     layers: tuple[tuple[Memory, ...], ...],
-    facts: Facts,
+    facts: GgufFacts,
     knowledge: Knowledge = "exact",
 ) -> Model:
     experts, used = _experts(header, keys, facts.blocks)
@@ -166,7 +166,7 @@ def _reading(header: GGUFHeader, keys: GGUFKeys) -> Reading:
 _GENERAL = ("general.architecture", "general.file_type", "split.count")
 
 
-def _query_heads(keys: GGUFKeys, facts: Facts) -> tuple[int, int, int]:
+def _query_heads(keys: GGUFKeys, facts: GgufFacts) -> tuple[int, int, int]:
     """Query heads (the most of any layer), and the key and value widths of one; 0 where nothing attends."""
     heads = max(facts.heads, default=0)
     if not heads:
@@ -269,7 +269,7 @@ def _bound(header: GGUFHeader, name: str, architecture: str, refusal: UnknownLay
     return _model(header, keys, name, architecture, ((memory,),) * layers, facts, "upper_bound")
 
 
-def _widest(keys: GGUFKeys) -> tuple[Facts, int]:
+def _widest(keys: GGUFKeys) -> tuple[GgufFacts, int]:
     """The most heads and the widest keys and values that the file states, and the number of layers."""
     blocks = keys.integer("block_count", high=MAX_LAYERS)
     layers = max(blocks, keys.optional("decoder_block_count", low=0, high=MAX_LAYERS) or 0)
@@ -281,4 +281,6 @@ def _widest(keys: GGUFKeys) -> tuple[Facts, int]:
     names = [key for key in keys.raw if re.match(r"attention\.(key|value)_length", key)]
     widest = max([keys.optional(key, low=0, high=2**20) or 0 for key in names] + [-(-width // heads)])
     both = (widest, widest)
-    return Facts(blocks=blocks, width=width, heads=[heads], kv_heads=[heads], full=both, swa=both, latent=False), layers
+    return GgufFacts(
+        blocks=blocks, width=width, heads=[heads], kv_heads=[heads], full=both, swa=both, latent=False
+    ), layers

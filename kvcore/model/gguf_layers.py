@@ -156,7 +156,7 @@ class GGUFKeys(Keys):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class GgufFacts:
     """What a file says of its layers, before any rule is applied; widths are (key, value)."""
 
     blocks: int
@@ -174,7 +174,7 @@ _NOTHING = NoMemory(reason="no attention in this layer")
 Stack = list[tuple[Memory, ...]]
 
 
-def read_layers(keys: GGUFKeys, rule: Architecture) -> tuple[tuple[tuple[Memory, ...], ...], Facts]:
+def read_layers(keys: GGUFKeys, rule: Architecture) -> tuple[tuple[tuple[Memory, ...], ...], GgufFacts]:
     """The memories of each layer, and what they were made from."""
     facts = _windows(keys, rule, _facts(keys, rule))
     if rule.nothing:
@@ -196,7 +196,7 @@ def read_layers(keys: GGUFKeys, rule: Architecture) -> tuple[tuple[tuple[Memory,
     return tuple(EXTRAS[rule.extra](keys, facts, stack)), facts
 
 
-def _facts(keys: GGUFKeys, rule: Architecture) -> Facts:
+def _facts(keys: GGUFKeys, rule: Architecture) -> GgufFacts:
     blocks = keys.integer("block_count", high=MAX_LAYERS)
     predicted = keys.optional("nextn_predict_layers", low=0, high=MAX_LAYERS) or 0
     if predicted:
@@ -214,7 +214,7 @@ def _facts(keys: GGUFKeys, rule: Architecture) -> Facts:
     if rule.window != "none":
         stated = [keys.optional(f"attention.{side}_length_swa", high=2**20) for side in ("key", "value")]
         swa = tuple(one or other for one, other in zip(stated, full, strict=True))
-    return Facts(
+    return GgufFacts(
         blocks=blocks, width=width, heads=heads, kv_heads=kv_heads, full=(full[0], full[1]), swa=(swa[0], swa[1]),
         latent=_uses_latent(keys, rule),
     )  # fmt: skip
@@ -269,7 +269,7 @@ def _uses_latent(keys: GGUFKeys, rule: Architecture) -> bool:
     return bool(widths[0])
 
 
-def _windows(keys: GGUFKeys, rule: Architecture, facts: Facts) -> Facts:
+def _windows(keys: GGUFKeys, rule: Architecture, facts: GgufFacts) -> GgufFacts:
     """The same facts with the layers that slide and their window."""
     full = replace(facts, slides=[False] * facts.blocks)
     if rule.window == "none":
@@ -305,7 +305,7 @@ def _pattern(keys: GGUFKeys, rule: Architecture, blocks: int) -> list[bool]:
     return [layer % period != (0 if rule.first_full else period - 1) for layer in range(blocks)]
 
 
-def _slots(keys: GGUFKeys, rule: Architecture, facts: Facts) -> list[str]:
+def _slots(keys: GGUFKeys, rule: Architecture, facts: GgufFacts) -> list[str]:
     """What each layer does: attend, keep a state, both, or nothing."""
     if rule.recurrent in ("all", "both"):
         return [{"all": "state", "both": "both"}[rule.recurrent]] * facts.blocks
@@ -322,7 +322,7 @@ def _slots(keys: GGUFKeys, rule: Architecture, facts: Facts) -> list[str]:
     return slots
 
 
-def _attention(keys: GGUFKeys, rule: Architecture, facts: Facts, layer: int) -> Memory:
+def _attention(keys: GGUFKeys, rule: Architecture, facts: GgufFacts, layer: int) -> Memory:
     """The keys and values, or the latent, of one layer."""
     kv_heads, slides = facts.kv_heads[layer], facts.slides[layer]
     key, value = facts.swa if slides else facts.full
@@ -355,10 +355,10 @@ def _parts(design: StateDesign, conv: tuple[int, int], *state: int) -> State:
     return State(design=design, parts=tuple(parts))
 
 
-def _ssm(design: StateDesign, grouped: bool) -> Callable[[GGUFKeys, Facts], State]:
+def _ssm(design: StateDesign, grouped: bool) -> Callable[[GGUFKeys, GgufFacts], State]:
     """Mamba and gated delta nets: d_state numbers a channel; the convolution also runs over the groups' B and C."""
 
-    def read(keys: GGUFKeys, facts: Facts) -> State:
+    def read(keys: GGUFKeys, facts: GgufFacts) -> State:
         inner, state = keys.integer("ssm.inner_size"), keys.integer("ssm.state_size", high=2**16)
         groups = keys.integer("ssm.group_count", low=0, high=2**14) if grouped else 0
         kernel = keys.integer("ssm.conv_kernel", low=0, high=1024)
@@ -367,22 +367,22 @@ def _ssm(design: StateDesign, grouped: bool) -> Callable[[GGUFKeys, Facts], Stat
     return read
 
 
-def _kda(keys: GGUFKeys, facts: Facts) -> State:
+def _kda(keys: GGUFKeys, facts: GgufFacts) -> State:
     heads, width = max(facts.heads), keys.integer("kda.head_dim", high=2**14)
     keys.know("kda.safe_gate", "kda.gate_lower_bound")
     kernel = keys.integer("ssm.conv_kernel", low=0, high=1024) or 4
     return _parts(StateDesign.KIMI_DELTA, (3 * heads * width, kernel - 1), heads, width, width)
 
 
-def _linear(keys: GGUFKeys, facts: Facts) -> State:
+def _linear(keys: GGUFKeys, facts: GgufFacts) -> State:
     return _parts(StateDesign.LINEAR, (0, 0), max(facts.heads), facts.full[0], facts.full[0])
 
 
-def _conv(keys: GGUFKeys, facts: Facts) -> State:
+def _conv(keys: GGUFKeys, facts: GgufFacts) -> State:
     return _parts(StateDesign.SHORT_CONVOLUTION, (facts.width, keys.integer("shortconv.l_cache", high=1024) - 1))
 
 
-def _rwkv(keys: GGUFKeys, facts: Facts) -> State:
+def _rwkv(keys: GGUFKeys, facts: GgufFacts) -> State:
     head, shifts = keys.integer("wkv.head_size", high=2**14), keys.integer("token_shift_count", default=2, high=64)
     shape = (facts.width // head, head, head) if facts.width % head == 0 else (facts.width, head)
     shifted = StatePart(name=StateTensor.SHIFTED_TOKENS, shape=(shifts, facts.width), element_bytes=4)
@@ -390,7 +390,7 @@ def _rwkv(keys: GGUFKeys, facts: Facts) -> State:
     return State(design=StateDesign.RWKV, parts=(shifted, wkv))
 
 
-STATES: dict[str, Callable[[GGUFKeys, Facts], State]] = {
+STATES: dict[str, Callable[[GGUFKeys, GgufFacts], State]] = {
     "mamba1": _ssm(StateDesign.MAMBA_1, False),
     "mamba2": _ssm(StateDesign.MAMBA_2, True),
     "delta": _ssm(StateDesign.GATED_DELTA_NET, True),
@@ -401,7 +401,7 @@ STATES: dict[str, Callable[[GGUFKeys, Facts], State]] = {
 }
 
 
-def _share(keys: GGUFKeys, rule: Architecture, facts: Facts, stack: Stack) -> Stack:
+def _share(keys: GGUFKeys, rule: Architecture, facts: GgufFacts, stack: Stack) -> Stack:
     """Let the last layers read the last cache of their kind before them (Gemma 3n and 4)."""
     if not rule.shares:
         return stack
@@ -416,7 +416,7 @@ def _share(keys: GGUFKeys, rule: Architecture, facts: Facts, stack: Stack) -> St
     return stack[:first] + tail
 
 
-def _add_indexers(keys: GGUFKeys, rule: Architecture, facts: Facts, stack: Stack) -> Stack:
+def _add_indexers(keys: GGUFKeys, rule: Architecture, facts: GgufFacts, stack: Stack) -> Stack:
     """Add the key of a sparse-attention indexer to the layers that have one of their own."""
     names = [f"attention.indexer.{key}" for key in ("head_count", "top_k", "block_size", "local_blocks")]
     if not rule.indexer:
@@ -440,7 +440,7 @@ def _add_indexers(keys: GGUFKeys, rule: Architecture, facts: Facts, stack: Stack
     return [(*kept, index) if own and kept[0].kind != "state" else kept for kept, own in zip(stack, owns, strict=True)]
 
 
-def _indexer_layers(keys: GGUFKeys, rule: Architecture, facts: Facts) -> list[bool]:
+def _indexer_layers(keys: GGUFKeys, rule: Architecture, facts: GgufFacts) -> list[bool]:
     blocks = facts.blocks
     if rule.indexer == "all":
         return [True] * blocks
@@ -457,11 +457,11 @@ def _indexer_layers(keys: GGUFKeys, rule: Architecture, facts: Facts) -> list[bo
     return [before or layer < 2 or layer % 4 == 2 for layer in range(blocks)]
 
 
-def _no_extra(keys: GGUFKeys, facts: Facts, stack: Stack) -> Stack:
+def _no_extra(keys: GGUFKeys, facts: GgufFacts, stack: Stack) -> Stack:
     return stack
 
 
-def _cross(keys: GGUFKeys, facts: Facts, stack: Stack) -> Stack:
+def _cross(keys: GGUFKeys, facts: GgufFacts, stack: Stack) -> Stack:
     """T5: the decoder's layers, which also look at the encoder's output."""
     layers = keys.integer("decoder_block_count", default=facts.blocks, high=MAX_LAYERS)
     source = keys.integer("context_length", high=2**40)
@@ -472,16 +472,16 @@ def _cross(keys: GGUFKeys, facts: Facts, stack: Stack) -> Stack:
     return [(stack[0][0], cross)] * layers
 
 
-def _router(keys: GGUFKeys, facts: Facts, stack: Stack) -> Stack:
+def _router(keys: GGUFKeys, facts: GgufFacts, stack: Stack) -> Stack:
     """Granite Switch: one more layer of a single head, which holds the choice of adapter for each token."""
     return [*stack, (Attention(num_kv_heads=1, head_dim=facts.full[0], v_head_dim=facts.full[1]),)]
 
 
-def _loops(keys: GGUFKeys, facts: Facts, stack: Stack) -> Stack:
+def _loops(keys: GGUFKeys, facts: GgufFacts, stack: Stack) -> Stack:
     """Nanbeige: the same weights are run through several times, each time with a cache of its own."""
     return stack * keys.integer("num_loops", default=1, high=MAX_LAYERS // facts.blocks)
 
 
-EXTRAS: dict[str, Callable[[GGUFKeys, Facts, Stack], Stack]] = {
+EXTRAS: dict[str, Callable[[GGUFKeys, GgufFacts, Stack], Stack]] = {
     "": _no_extra, "cross": _cross, "router": _router, "loops": _loops,
 }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Literal
 
 from kvcore.formats import KVFormat, kv_format
 from kvcore.model.memories import Attention, Indexer, Kind, Latent, Memory, State
-from kvcore.model.prediction import NO_PREDICTION, Prediction
+from kvcore.model.prediction import NO_PREDICTION, PredictionLayers
 from kvcore.model.towers import Tower
 
 Knowledge = Literal["exact", "upper_bound"]
@@ -128,7 +128,7 @@ class Model:
     window_of_past: bool = False
     tower: Tower | None = None
     tower_parameters: int = 0
-    prediction: Prediction = NO_PREDICTION
+    prediction: PredictionLayers = NO_PREDICTION
     prediction_keys: tuple[str, ...] = ()
     knowledge: Knowledge = "exact"
     container: Literal["config", "gguf"] = "config"

@@ -20,7 +20,7 @@ _MOST_MODULES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class PredictionLayers:
     """What a configuration says of its prediction layers.
 
     `modules` are those that the checkpoint has, and that engines load, by the key `key` ("" where the family has them
@@ -44,7 +44,7 @@ class Prediction:
     vocabulary: int = 0
 
 
-NO_PREDICTION = Prediction()
+NO_PREDICTION = PredictionLayers()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ _LISTS = ("ignore", "modules_to_not_convert", "exclude_modules")
 
 def read_prediction(
     text: Mapping[str, Any], model_type: str, layers: int, quantization: Mapping[str, Any]
-) -> Prediction:
+) -> PredictionLayers:
     """What the language model's configuration says; never an error, for it changes nothing of what is asked else."""
     if eagle := _eagle(text):
         return eagle
@@ -94,19 +94,19 @@ def read_prediction(
     if modules is None:
         modules = 0 if rule is None else rule.unstated
     if not modules:
-        return Prediction(key=key)
+        return PredictionLayers(key=key)
     alone = left_alone(quantization, layers)
     if rule is None:
         reason = f"how the prediction layers of model_type {model_type!r} are built is not known here"
-        return Prediction(modules=modules, key=key, unknown=reason, sixteen_bits=alone)
+        return PredictionLayers(modules=modules, key=key, unknown=reason, sixteen_bits=alone)
     built: tuple[tuple[str, str], ...] = ((rule.attends, rule.forward),)
     if model_type == "nemotron_h":
         found = _pattern(text)
         if found is None:
             reason = "its mtp_hybrid_override_pattern (or mtp_layers_block_type) is not understood"
-            return Prediction(modules=modules, key=key, unknown=reason, sixteen_bits=alone)
+            return PredictionLayers(modules=modules, key=key, unknown=reason, sixteen_bits=alone)
         built = found
-    return Prediction(modules=modules, key=key, layers=built, columns=rule.columns, sixteen_bits=alone)
+    return PredictionLayers(modules=modules, key=key, layers=built, columns=rule.columns, sixteen_bits=alone)
 
 
 def prediction_keys(names: Iterable[str]) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def prediction_keys(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({name for name in names if "nextn" in name or "mtp" in name}))
 
 
-def _eagle(text: Mapping[str, Any]) -> Prediction | None:
+def _eagle(text: Mapping[str, Any]) -> PredictionLayers | None:
     """An EAGLE head by its class's name or its vocabulary (vLLM 0.32, llama_eagle3.py); None for every other model."""
     names = text.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
@@ -124,7 +124,7 @@ def _eagle(text: Mapping[str, Any]) -> Prediction | None:
     holder = text.get("eagle_config")
     listed = holder.get("eagle_aux_hidden_state_layer_ids") if isinstance(holder, Mapping) else None
     features = _size(text.get("num_aux_hidden_states")) or (len(listed) if isinstance(listed, list) else 0) or 3
-    return Prediction(
+    return PredictionLayers(
         eagle=3 if third else 1,
         features=min(features, _MOST_MODULES) if third else 1,
         target_hidden=_size(text.get("target_hidden_size")),

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvcore.model.keys import Keys, Raw
 from kvcore.model.model import Model
-from kvcore.model.stored_bits import Format, algorithm, group_format, numbers, stored_bits
+from kvcore.model.stored_bits import StoredFormat, algorithm, group_format, numbers, stored_bits
 
 _CACHE_ALGORITHMS = {"fp8": "fp8", "fp8_e4m3": "fp8", "nvfp4": "nvfp4", "int8": "int8", "none": None}
 
@@ -32,7 +32,7 @@ def cache_format(raw: Raw, keys: Keys) -> tuple[str | None, list[str]]:
     return None, []
 
 
-def weight_format(raw: Raw, keys: Keys) -> Format | None:
+def weight_format(raw: Raw, keys: Keys) -> StoredFormat | None:
     """The format of the stored weights: the quantisation's, else the dtype; None where nothing is said."""
     config = quantization(raw, keys)
     return _quantised(config) or _stated(keys)
@@ -65,17 +65,17 @@ def with_weights(model: Model, raw: Raw, keys: Keys) -> Model:
     )
 
 
-def _quantised(config: Mapping[str, Any]) -> Format | None:
+def _quantised(config: Mapping[str, Any]) -> StoredFormat | None:
     """The format of most of what is quantised; None where nothing is, or it is not understood."""
     method = str(config.get("quant_method") or "").lower()
     stated = str(config.get("quant_algo") or "")
     if method == "mxfp4":
-        return Format("mxfp4", 4.25)
+        return StoredFormat("mxfp4", 4.25)
     if method in ("fp8", "fbgemm_fp8"):
-        return Format("fp8", 8)
+        return StoredFormat("fp8", 8)
     if method == "bitsandbytes":
         four, eight = config.get("load_in_4bit") is True, config.get("load_in_8bit") is True
-        return Format("bnb4", 4 + 8 / 64 + 32 / 16384) if four else Format("int8", 8) if eight else None
+        return StoredFormat("bnb4", 4 + 8 / 64 + 32 / 16384) if four else StoredFormat("int8", 8) if eight else None
     group = config.get("group_size") or config.get("q_group_size")
     found = algorithm(stated, group) or algorithm(str(config.get("format") or "")) or _first_group(config)
     if found is not None:
@@ -83,17 +83,17 @@ def _quantised(config: Mapping[str, Any]) -> Format | None:
     bits = config.get("bits") or config.get("weight_bits") or config.get("w_bit")
     made = numbers(bits, "int", group or 128, zero_point=True)
     if made is not None and method in ("awq", "gptq"):
-        return Format(f"{method}{'' if bits == 4 else '8'}", made.bits)
+        return StoredFormat(f"{method}{'' if bits == 4 else '8'}", made.bits)
     return numbers(bits, "int", group)
 
 
-def _stated(keys: Keys) -> Format | None:
+def _stated(keys: Keys) -> StoredFormat | None:
     stated = str(keys.raw.get("dtype") or keys.raw.get("torch_dtype") or "").removeprefix("torch.")
     names = {"bfloat16": ("bf16", 16), "float16": ("fp16", 16), "float32": ("fp32", 32)}
-    return Format(*names[stated]) if stated in names else None
+    return StoredFormat(*names[stated]) if stated in names else None
 
 
-def _first_group(config: Mapping[str, Any]) -> Format | None:
+def _first_group(config: Mapping[str, Any]) -> StoredFormat | None:
     """The first group that is understood, or the first named module's algorithm."""
     for name in ("config_groups", "quantized_layers"):
         groups = config.get(name)

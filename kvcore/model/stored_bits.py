@@ -118,14 +118,14 @@ _ATTENTIONS = ("self_attn", "attn", "attention", "mixer")
 _RECURRENT = ("linear_attn", "mixer", "mamba")
 
 
-class Format(NamedTuple):
+class StoredFormat(NamedTuple):
     """A format of numbers: its name, and the bits of one weight with its scales."""
 
     name: str
     bits: float
 
 
-SIXTEEN = Format("bf16", 16)
+SIXTEEN = StoredFormat("bf16", 16)
 
 
 class _Matrix(NamedTuple):
@@ -139,13 +139,13 @@ class _Matrix(NamedTuple):
 class _Rules:
     """What a configuration says of a module: left alone, named with a format, or in the format of the rest."""
 
-    rest: Format
+    rest: StoredFormat
     left: Named[bool]
-    left_in: Format
-    named: Named[Format]
-    experts: Format | None
+    left_in: StoredFormat
+    named: Named[StoredFormat]
+    experts: StoredFormat | None
 
-    def of(self, kind: str, layer: int | None, names: tuple[str, ...]) -> Format:
+    def of(self, kind: str, layer: int | None, names: tuple[str, ...]) -> StoredFormat:
         if self.left.of(layer, names) is not None:
             # No method converts the output head unless it is named.
             return SIXTEEN if kind == "output head" else self.left_in
@@ -157,14 +157,16 @@ class _Rules:
         return self.experts if kind == "experts" and self.experts is not None else self.rest
 
 
-def stored_bits(model: Model, config: Mapping[str, Any], rest: Format, expert_dtype: object) -> dict[str, Format]:
+def stored_bits(
+    model: Model, config: Mapping[str, Any], rest: StoredFormat, expert_dtype: object
+) -> dict[str, StoredFormat]:
     """The format of every kind of the model's parameters, an average under the name of its larger share.
 
     `config` is the quantisation's own object, `rest` the format of what it does not name. Latent up-projections are
     one more entry where there are latents.
     """
     rules = _rules(config, rest, expert_dtype)
-    found: dict[str, Format] = {}
+    found: dict[str, StoredFormat] = {}
     kinds = {part.name for part in model.weights}
     for kind in kinds:
         if kind in _LEFT_ALONE:
@@ -180,11 +182,11 @@ def stored_bits(model: Model, config: Mapping[str, Any], rest: Format, expert_dt
     return found
 
 
-def algorithm(text: str, group: object = None) -> Format | None:
+def algorithm(text: str, group: object = None) -> StoredFormat | None:
     """ModelOpt's name of an algorithm (`NVFP4`, `W4A16_NVFP4`, `FP8`, `MXFP8`, `W4A16_AWQ`) as a format."""
     name = text.lower()
-    for part, known in (("nvfp4", Format("nvfp4", 4.5)), ("mxfp4", Format("mxfp4", 4.25)),
-                        ("mxfp8", Format("fp8", 8.25)), ("fp8", Format("fp8", 8))):  # fmt: skip
+    for part, known in (("nvfp4", StoredFormat("nvfp4", 4.5)), ("mxfp4", StoredFormat("mxfp4", 4.25)),
+                        ("mxfp8", StoredFormat("fp8", 8.25)), ("fp8", StoredFormat("fp8", 8))):  # fmt: skip
         if part in name:
             return known
     for part, bits in (("int4", 4), ("w4a", 4), ("int8", 8), ("w8a", 8)):
@@ -193,21 +195,23 @@ def algorithm(text: str, group: object = None) -> Format | None:
     return None
 
 
-def numbers(bits: object, kind: object, group: object, zero_point: bool = False, scale: str = "") -> Format | None:
+def numbers(
+    bits: object, kind: object, group: object, zero_point: bool = False, scale: str = ""
+) -> StoredFormat | None:
     """Weights of so many bits: floats of 4 bits by their group, 16 for nvfp4 and 32 for mxfp4; integers with 16-bit
     scales a group; 8 bits without a group have a scale a channel or block, which is not counted."""
     size = group if isinstance(group, int) and not isinstance(group, bool) and group > 0 else 0
     if bits == 4 and kind == "float":
-        return Format("mxfp4", 4.25) if size == 32 or "mxfp4" in scale else Format("nvfp4", 4.5)
+        return StoredFormat("mxfp4", 4.25) if size == 32 or "mxfp4" in scale else StoredFormat("nvfp4", 4.5)
     if bits == 8 and kind == "float":
-        return Format("fp8", 8.25 if size == 32 else 8)
+        return StoredFormat("fp8", 8.25 if size == 32 else 8)
     if bits in (4, 8) and isinstance(bits, int):
         extra = (16 + (bits if zero_point else 0)) / size if size else 0.0
-        return Format(f"int{bits}", bits + extra)
+        return StoredFormat(f"int{bits}", bits + extra)
     return None
 
 
-def _rules(config: Mapping[str, Any], rest: Format, expert_dtype: object) -> _Rules:
+def _rules(config: Mapping[str, Any], rest: StoredFormat, expert_dtype: object) -> _Rules:
     left = {entry: True for name in _LISTS for entry in _texts(config.get(name)) if not entry.startswith("mtp")}
     named = dict(_by_module(config))
     whole = named.pop("Linear", None)
@@ -215,9 +219,9 @@ def _rules(config: Mapping[str, Any], rest: Format, expert_dtype: object) -> _Ru
     if named:
         # What is not named is as it was: in 16 bits, or in the fp8 that the method itself is. Its list of exceptions
         # is then one to the named formats.
-        unnamed = Format("fp8", 8) if fp8 else SIXTEEN
+        unnamed = StoredFormat("fp8", 8) if fp8 else SIXTEEN
         return _Rules(rest=whole or unnamed, left=Named(left), left_in=unnamed, named=Named(named), experts=None)
-    experts = Format("mxfp4", 4.25) if fp8 and str(expert_dtype).lower() in ("fp4", "mxfp4") else None
+    experts = StoredFormat("mxfp4", 4.25) if fp8 and str(expert_dtype).lower() in ("fp4", "mxfp4") else None
     return _Rules(rest=whole or rest, left=Named(left), left_in=SIXTEEN, named=Named({}), experts=experts)
 
 
@@ -225,7 +229,7 @@ def _says_where(config: Mapping[str, Any]) -> bool:
     return bool(config.get("config_groups") or config.get("quantized_layers"))
 
 
-def _by_module(config: Mapping[str, Any]) -> Iterator[tuple[str, Format]]:
+def _by_module(config: Mapping[str, Any]) -> Iterator[tuple[str, StoredFormat]]:
     """Modules or patterns with their formats; `Linear` for all."""
     layers = config.get("quantized_layers")
     if isinstance(layers, Mapping):
@@ -243,7 +247,7 @@ def _by_module(config: Mapping[str, Any]) -> Iterator[tuple[str, Format]]:
             yield from ((target, found) for target in _texts(group.get("targets")))
 
 
-def group_format(group: object, config: Mapping[str, Any]) -> Format | None:
+def group_format(group: object, config: Mapping[str, Any]) -> StoredFormat | None:
     """The format of one of `config_groups`; None where it is not understood."""
     weights = group.get("weights") if isinstance(group, Mapping) else None
     if not isinstance(group, Mapping) or not isinstance(weights, Mapping):
@@ -261,9 +265,9 @@ def _texts(value: object) -> list[str]:
     return [entry for entry in value if isinstance(entry, str)] if isinstance(value, list) else []
 
 
-def _average(model: Model, rules: _Rules, kind: str, matrices: tuple[_Matrix, ...]) -> Format:
+def _average(model: Model, rules: _Rules, kind: str, matrices: tuple[_Matrix, ...]) -> StoredFormat:
     """Over layers and matrices; the name is that of the format with the larger share."""
-    shares: dict[Format, float] = {}
+    shares: dict[StoredFormat, float] = {}
     layers: list[int | None] = [index for index, has in enumerate(_layers(model, kind)) if has]
     for layer in [None] if kind == "output head" else layers:
         for matrix in matrices:
@@ -274,7 +278,7 @@ def _average(model: Model, rules: _Rules, kind: str, matrices: tuple[_Matrix, ..
     total = sum(shares.values())
     largest = max(shares, key=lambda one: shares[one])
     bits = largest.bits if len(shares) == 1 else sum(one.bits * share for one, share in shares.items()) / total
-    return Format(largest.name, bits)
+    return StoredFormat(largest.name, bits)
 
 
 def _layers(model: Model, kind: str) -> list[int]:

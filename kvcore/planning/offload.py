@@ -13,10 +13,10 @@ from kvcore.engines.registry import engine, engine_names
 from kvcore.errors import EngineError, UnitError
 from kvcore.hardware.gpus import Link, link
 from kvcore.model.model import Model
-from kvcore.planning.sharing import layout_at
-from kvcore.planning.speed import prefill_bound, seconds_text
+from kvcore.planning.people import layout_at
 from kvcore.terms import Term
 from kvcore.timing import Bound
+from kvcore.timing.step import prefill_bound, seconds_text
 from kvcore.units import check_tokens, format_bytes
 
 

@@ -7,13 +7,17 @@ transformers have no share: the cache may have all that is left.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
 from kvcore.deployment import Deployment
+from kvcore.engines.base import Engine
 from kvcore.engines.overheads import AddedOverheads, Overheads
 from kvcore.engines.registry import engine
 from kvcore.errors import PlanError
@@ -22,6 +26,7 @@ from kvcore.model.model import Model
 from kvcore.ranks.speculation import speculator_bytes, with_speculator
 from kvcore.ranks.weights import RankWeights, rank_weights
 from kvcore.terms import Range, Term
+from kvcore.units import MAX_TOKENS
 
 NO_OVERHEADS = AddedOverheads(parts=())
 
@@ -216,3 +221,104 @@ def _left_term(
         text = f"({text}) × {share:g}"
     text += f" = {kv.low:,} B at the safe end; {kv.best:,} B at best guess, at most {kv.high:,} B"
     return Term(name="left for the cache", formula=text, value=kv.low, unit="B", knowledge="estimated")
+
+
+# Below so many tokens a batch may be limited by the requests themselves.
+SHORT = 64
+Span = tuple[int, int]
+# Bytes of each stage's pool.
+Sizes = Range[tuple[int, ...]]
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolRanges:
+    """Asked by context; answers are kept. `longest` is the longest context that will be asked for."""
+
+    model: Model
+    deployment: Deployment
+    loaded: tuple[RankWeights, ...]
+    share: float
+    settings: Any
+    """The engine's, for a request of any length."""
+    longest: int = MAX_TOKENS
+    ranges: tuple[Span, ...] = ()
+    """Contexts within which the pool does not grow: in each, what fits at a length fits at every shorter one."""
+    _pools: tuple[Pool, ...] | None = None
+    _told: dict[int, Sizes] = field(default_factory=dict)
+    _points: dict[Span, tuple[list[int], list[Sizes]]] = field(default_factory=dict)
+    _engine: Engine = field(init=False)
+    _alike: tuple[int, ...] = ()
+    """For each stage the first of those whose overheads are the same."""
+
+    def __post_init__(self) -> None:
+        self._engine = engine(self.deployment.engine)
+        ends = {0, min(SHORT - 1, self.longest), self.longest}
+        ends.update(min(step, self.longest) for step in self._engine.overhead_steps(self.settings))
+        self.ranges = tuple((first + 1, last) for first, last in pairwise(sorted(ends)))
+        first: dict[object, int] = {}
+        self._alike = tuple(first.setdefault(self._kind(one), stage) for stage, one in enumerate(self.loaded))
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools for the deployment's own context, with their terms."""
+        if self._pools is None:
+            self._pools = pools(
+                self.model, self.deployment, loaded=self.loaded, share=self.share, settings=self.settings
+            )
+        return self._pools
+
+    def _kind(self, weights: RankWeights) -> object:
+        """What overheads see of a stage."""
+        if not self._engine.overheads_by_stage:
+            return None
+        ends = weights.stage == 0, weights.stage == len(self.loaded) - 1
+        return ends, weights.bytes, weights.knowledge, weights.parts
+
+    def at(self, context: int) -> Sizes:
+        """The sizes of the pools for this context."""
+        found = self._told.get(context)
+        if found is None:
+            found = self._told[context] = self._sizes(context)
+        return found
+
+    def _sizes(self, context: int) -> Sizes:
+        if self.deployment.kv_bytes is not None:
+            stages = (self.deployment.kv_bytes,) * max(self.deployment.pp, len(self.loaded))
+            return Range.exactly(stages)
+        span = next((one for one in self.ranges if context <= one[1]), (context, context))
+        points = self._points.setdefault(span, ([], []))
+        if points[0] and context not in points[0]:
+            # More than one is asked for: the ends of the range may make all of it known.
+            for end in span:
+                self._exactly(end, *points)
+            right = bisect_left(points[0], context)
+            if points[0][right] != context and points[1][right - 1] == points[1][right]:
+                return points[1][right]
+        return self._exactly(context, *points)
+
+    def _exactly(self, context: int, contexts: list[int], found: list[Sizes]) -> Sizes:
+        """The sizes for this context, kept among the others of its range in the order of contexts."""
+        place = bisect_left(contexts, context)
+        if place == len(contexts) or contexts[place] != context:
+            contexts.insert(place, context)
+            found.insert(place, self._made(context))
+        return found[place]
+
+    def _made(self, context: int) -> Sizes:
+        own = self.deployment.at(context)
+        totals = {
+            stage: self._engine.overheads(self.model, own, self.settings, self.loaded[stage], self.share).total
+            for stage in set(self._alike)
+        }
+        left = [
+            left_for_cache(own, self.share, weights, totals[stage])
+            for weights, stage in zip(self.loaded, self._alike, strict=True)
+        ]
+        return by_stage(left)
+
+
+def by_stage(left: Sequence[Range[int]]) -> Sizes:
+    """The range of all stages' pools together from that of each stage."""
+    return Range(
+        low=tuple(one.low for one in left), best=tuple(one.best for one in left), high=tuple(one.high for one in left)
+    )

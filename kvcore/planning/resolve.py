@@ -12,7 +12,7 @@ from kvcore.errors import EngineError, PlanError, UnitError
 from kvcore.model.model import Model
 from kvcore.planning.answers import first_split
 from kvcore.planning.plan import Plan
-from kvcore.planning.shards import Shard, check, shards
+from kvcore.planning.splits import Shard, check, shards
 
 _SIDES = ("tp", "pp", "dp", "dcp")
 _SWITCHES = ("expert_parallel", "dp_attention")

@@ -12,8 +12,7 @@ from kvcore.hardware.prices import hourly
 from kvcore.planning.answers import least_utilization
 from kvcore.planning.launch import launch_plan
 from kvcore.planning.plan import Plan
-from kvcore.planning.remedies import remedies
-from kvcore.planning.whatif import WhatIf
+from kvcore.planning.whatif import WhatIf, remedies
 from kvcore.ranks.speculation import proposer
 from kvcore.records import Record
 from kvcore.terms import Range, Term

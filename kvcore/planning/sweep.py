@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine, engine_names, runs_on
@@ -18,17 +18,18 @@ from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import accelerators
 from kvcore.model.model import Model
 from kvcore.planning.answers import SPLITS_TRIED, most_users
-from kvcore.planning.basis import basis
-from kvcore.planning.changes import runs_4_bit
-from kvcore.planning.hardware_changes import other_engines
+from kvcore.planning.changes import other_engines, runs_4_bit
 from kvcore.planning.offload import offload
+from kvcore.planning.people import Traffic, batched_tokens, expected
+from kvcore.planning.plan import Basis, basis
 from kvcore.planning.pools import has_share, usable_share
-from kvcore.planning.shard_words import split_name
-from kvcore.planning.shards import shards
-from kvcore.planning.sharing import batched_tokens
-from kvcore.planning.traffic import Traffic, expected
+from kvcore.planning.splits import shards, split_name
 from kvcore.terms import Range
 from kvcore.units import GIB, MAX_BATCH, format_tokens
+
+if TYPE_CHECKING:
+    import numpy as np
+
 
 _STEPS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
 _SEQUENCES = tuple(2**n for n in range(13))
@@ -57,7 +58,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lever:
+class SweepLever:
     """A lever: what it is called, in which unit its values are (""), whether they have an order, and its price."""
 
     name: str
@@ -67,36 +68,36 @@ class Lever:
     counted: str = "requests at once"
 
 
-LEVERS: Mapping[str, Lever] = MappingProxyType(
+LEVERS: Mapping[str, SweepLever] = MappingProxyType(
     {
-        "cache": Lever(name="format of the cache", unit="", ordered=False,
+        "cache": SweepLever(name="format of the cache", unit="", ordered=False,
                        price="Fewer bits cost quality, usually little at 8 bits and more below."),
-        "weights": Lever(name="format of the weights", unit="", ordered=False,
+        "weights": SweepLever(name="format of the weights", unit="", ordered=False,
                          price="Needs a checkpoint in that format, and costs some quality."),
-        "split": Lever(name="split of the same GPUs", unit="", ordered=False,
+        "split": SweepLever(name="split of the same GPUs", unit="", ordered=False,
                        price="More ranks in a layer exchange more over the link; stages and replicas exchange less, "
                        "and each replica loads all weights."),
-        "gpus": Lever(name="number of GPUs", unit="GPUs", ordered=True,
+        "gpus": SweepLever(name="number of GPUs", unit="GPUs", ordered=True,
                       price="Each GPU more costs rent, power and room."),
-        "batched": Lever(name="most tokens in a step", unit="tokens in a step", ordered=True,
+        "batched": SweepLever(name="most tokens in a step", unit="tokens in a step", ordered=True,
                          price="Fewer leave more memory for the cache; a long prompt then takes more steps, and its "
                          "first token comes later."),
-        "seqs": Lever(name="most requests that the engine runs at once", unit="requests at once, each replica",
+        "seqs": SweepLever(name="most requests that the engine runs at once", unit="requests at once, each replica",
                       ordered=True,
                       price="Fewer keep tokens fast and leave memory unused; more let in what the memory holds, and "
                       "every request's tokens come slower."),
-        "share": Lever(name="share of the GPU's memory", unit="of the memory", ordered=True,
+        "share": SweepLever(name="share of the GPU's memory", unit="of the memory", ordered=True,
                        price="The more the engine takes, the less is left for what nobody foresaw: it may end out of "
                        "memory."),
-        "prefix": Lever(name="shared beginning of all prompts", unit="tokens shared", ordered=True,
+        "prefix": SweepLever(name="shared beginning of all prompts", unit="tokens shared", ordered=True,
                         price="What comes before the first difference must be the same token for token.",
                         counted="requests at once, at the expected length"),
-        "host": Lever(name="CPU memory for caches of idle requests", unit="GiB of CPU memory", ordered=True,
+        "host": SweepLever(name="CPU memory for caches of idle requests", unit="GiB of CPU memory", ordered=True,
                       price="No more generate at once; those that rest are brought back over the link, which takes "
                       "longer than finding them on the GPU.",
                       counted="caches kept, on the GPUs and in CPU memory"),
-        "gpu": Lever(name="another GPU", unit="", ordered=False, price="Another machine to buy or to rent."),
-        "engine": Lever(name="another engine", unit="", ordered=False,
+        "gpu": SweepLever(name="another GPU", unit="", ordered=False, price="Another machine to buy or to rent."),
+        "engine": SweepLever(name="another engine", unit="", ordered=False,
                         price="Another server to learn and to run; its speed and its features differ."),
     }
 )  # fmt: skip
@@ -264,3 +265,44 @@ def _hosts(model: Model, deployment: Deployment, planned: int) -> Iterator[Point
     for gib in sorted({*_HOST_GIB, planned}):
         more = min(MAX_BATCH, deployment.dp * moved.idle_requests(gib * GIB))
         yield Point(name=f"{gib:,}", most=held + more, now=gib == planned)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grid:
+    """`most[i]` whole requests of `contexts[i]` tokens at once; `fits[u, i]` is about `users[u]` of them.
+
+    2: they fit at the safe end; 1: only within the range; 0: they do not. `limits` are the engine's and the model's
+    own bounds, in words.
+    """
+
+    contexts: tuple[int, ...]
+    users: tuple[int, ...]
+    most: tuple[Range[int], ...]
+    fits: np.ndarray
+    limits: tuple[str, ...]
+
+
+def grid(model: Model, deployment: Deployment, contexts: Sequence[int], users: Sequence[int]) -> Grid:
+    """The grid; each cell is what a plan of that context for so many users says. Refusals are cells that do not fit."""
+    import numpy as np
+
+    base = basis(model, deployment)
+    most = tuple(base.requests(context) for context in contexts)
+    counts = np.asarray(users, dtype=np.int64)[:, None]
+    low = np.asarray([ends.low for ends in most], dtype=np.int64)
+    high = np.asarray([ends.high for ends in most], dtype=np.int64)
+    fits = (counts <= low).astype(np.int8) + (counts <= high).astype(np.int8)
+    return Grid(contexts=tuple(contexts), users=tuple(users), most=most, fits=fits, limits=_limits(base))
+
+
+def _limits(base: Basis) -> tuple[str, ...]:
+    if base.refused:
+        return (base.refused,)
+    limits = []
+    if base.limit is not None:
+        limits.append(f"{base.model.name} takes at most {base.limit:,} tokens")
+    if base.cache is not None and base.cache.sequences is not None:
+        replicas, most = base.deployment.dp, base.cache.sequences
+        each = f"{most:,}" if replicas == 1 else f"{most:,} × {replicas} replicas = {most * replicas:,}"
+        limits.append(f"{base.cache.sequences_name}: {each} requests at once")
+    return tuple(limits)

@@ -18,8 +18,8 @@ from kvcore.engines.vllm.memory import profile
 from kvcore.engines.vllm.settings import default_utilization
 from kvcore.hardware.gpus import accelerator, accelerators
 from kvcore.model.model import Model
+from kvcore.planning.people import batched_tokens
 from kvcore.planning.pools import usable_share
-from kvcore.planning.sharing import batched_tokens
 from kvcore.sources import catalogue
 from tests.models import rank_weights
 from tests.models import settings as of_engine

@@ -11,31 +11,31 @@ from kvcore.evidence.runs import recordings
 from kvcore.paths import DATA
 
 
-def _table(rows: list[field.Comparison]) -> str:
+def _table(rows: list[field.FieldComparison]) -> str:
     shares = "; ".join(f"{s.engine} {s.within_half_percent}/{s.total}" for s in field.summary(rows))
     far = [f"{row.report.id} {row.figure} {row.reported} ≠ {row.predicted} ({row.error:.2%})" for row in rows]
     return f"within 0.5 %: {shares}; beyond: {[text for row, text in zip(rows, far, strict=True) if row.error > 0.005]}"
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[field.Comparison]:
+def rows() -> list[field.FieldComparison]:
     return [field.compare(report) for report in field.usable()]
 
 
-def test_at_least_95_percent_are_within_half_a_percent_beside_the_fork(rows: list[field.Comparison]) -> None:
+def test_at_least_95_percent_are_within_half_a_percent_beside_the_fork(rows: list[field.FieldComparison]) -> None:
     own = [row for row in rows if not field.family(row.report.engine).apart]
     close = sum(row.error <= field.CLOSE for row in own)
     assert len(own) >= 40, f"only {len(own)} usable reports"
     assert close / len(own) >= 0.95, f"{close} of {len(own)}; {_table(own)}"
 
 
-def test_the_fork_is_complete(rows: list[field.Comparison]) -> None:
+def test_the_fork_is_complete(rows: list[field.FieldComparison]) -> None:
     fork = [row for row in rows if field.family(row.report.engine).apart]
     assert len(fork) == 33
     assert all(row.error == 0 for row in fork), _table(fork)
 
 
-def test_every_exception_is_explained_in_the_data(rows: list[field.Comparison]) -> None:
+def test_every_exception_is_explained_in_the_data(rows: list[field.FieldComparison]) -> None:
     unexplained = [row for row in rows if row.error > field.CLOSE and not row.report.explanation]
     assert not unexplained, _table(unexplained)
 

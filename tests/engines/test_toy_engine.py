@@ -16,13 +16,13 @@ from kvcore.engines import registry
 from kvcore.engines.reserve import reserve, stored_by
 from kvcore.hardware.gpus import accelerator
 from kvcore.logs import reading
-from kvcore.planning.hardware_changes import other_engines
+from kvcore.planning.answers import recommend
+from kvcore.planning.changes import other_engines
 from kvcore.planning.launch import launch
+from kvcore.planning.people import Traffic, expected
 from kvcore.planning.plan import make_plan
-from kvcore.planning.recommend import recommend
-from kvcore.planning.shards import shards
+from kvcore.planning.splits import shards
 from kvcore.planning.sweep import LEVERS, sweep
-from kvcore.planning.traffic import Traffic, expected
 from kvcore.units import GIB
 from tests.commands import answer, run
 from tests.models import model

@@ -14,9 +14,8 @@ from streamlit.testing.v1 import AppTest
 from kvcore.deployment import Deployment, Draft, Split
 from kvcore.hardware.gpus import accelerator
 from kvcore.hardware.systems import HOST_GPUS
-from kvcore.planning.grid import Grid, grid
 from kvcore.planning.plan import make_plan
-from kvcore.planning.sweep import LEVERS
+from kvcore.planning.sweep import LEVERS, Grid, grid
 from kvcore.scenario.concurrency import ConcurrencyOptions
 from kvcore.scenario.fields import choices
 from kvcore.scenario.scenario import Scenario
@@ -448,7 +447,7 @@ def test_the_grid_of_the_screen_is_the_plans() -> None:
 def test_names_of_curves_have_room_beside_them_and_stand_apart() -> None:
     many = ["as planned", "TP 8 with DCP 8", "H200 SXM 141GB", "turboquant_4bit_nc cache", "turboquant_k3v4_nc cache"]
     same = [Range.exactly(8), Range.exactly(4)]
-    lines = [curves.Curve(name=name, most=same, main=not at) for at, name in enumerate(many)]
+    lines = [curves.PlanCurve(name=name, most=same, main=not at) for at, name in enumerate(many)]
     made = curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.LIGHT)
     assert made is not None
     layout = made[0].to_dict()["layout"]
@@ -468,8 +467,8 @@ def test_names_of_curves_have_room_beside_them_and_stand_apart() -> None:
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_curves_are_drawn_and_said(name: str) -> None:
     lines = [
-        curves.Curve(name="as planned", most=[Range.exactly(8), Range.exactly(4)], main=True),
-        curves.Curve(name="<b>fp8</b>", most=[Range.exactly(16), Range.exactly(0)]),
+        curves.PlanCurve(name="as planned", most=[Range.exactly(8), Range.exactly(4)], main=True),
+        curves.PlanCurve(name="<b>fp8</b>", most=[Range.exactly(16), Range.exactly(0)]),
     ]
     made = curves.curves_chart(lines, (4096, 8192), tokens=4096, users=2, colours=theme.PALETTES[name])
     assert made is not None
@@ -477,7 +476,7 @@ def test_curves_are_drawn_and_said(name: str) -> None:
     assert list(chart.checked.data[1].y) == [16]
     assert "&lt;b&gt;fp8" in str(chart.to_dict())
     assert "as planned: 8 at 4K" in alt
-    nothing = [curves.Curve(name="x", most=[Range.exactly(0)])]
+    nothing = [curves.PlanCurve(name="x", most=[Range.exactly(0)])]
     assert curves.curves_chart(nothing, (4096,), tokens=1, users=1, colours=theme.LIGHT) is None
 
 

@@ -9,11 +9,17 @@ import pytest
 
 from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
-from kvcore.planning.answers import fewest_gpus, first_split, fits, least_utilization, longest_context, most_users
-from kvcore.planning.basis import last_that_holds
-from kvcore.planning.gpu_counts import gpu_counts
-from kvcore.planning.plan import make_plan
-from kvcore.planning.shards import shards
+from kvcore.planning.answers import (
+    fewest_gpus,
+    first_split,
+    fits,
+    gpu_counts,
+    least_utilization,
+    longest_context,
+    most_users,
+)
+from kvcore.planning.plan import last_that_holds, make_plan
+from kvcore.planning.splits import shards
 from kvcore.sources.catalogue import load
 from kvcore.terms import Range
 from kvcore.units import GIB, KIB, MIB

@@ -12,9 +12,9 @@ from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine, engine_names
 from kvcore.hardware.gpus import accelerator
 from kvcore.planning.answers import most_users
-from kvcore.planning.grid import grid
 from kvcore.planning.plan import make_plan
 from kvcore.planning.pools import pools
+from kvcore.planning.sweep import grid
 from kvcore.sources.catalogue import entries, load
 from kvcore.units import GIB, KIB
 
@@ -81,7 +81,7 @@ def test_what_is_refused_fits_nowhere() -> None:
 @pytest.mark.parametrize("version", ["0.6.3", "0.33.0"])
 @pytest.mark.parametrize("name", engine_names())
 def test_pools_of_a_context_are_those_of_a_plan_for_it(name: str, version: str) -> None:
-    from kvcore.planning.basis import basis, sizes
+    from kvcore.planning.plan import basis, sizes
 
     model = load(LLAMA)
     deployment = plain(engine=name, engine_version=version if name == "vllm" else None)
@@ -110,7 +110,7 @@ def test_pools_between_two_contexts_that_have_equal_ones_are_equal(
     model_id: str, name: str, version: str | None
 ) -> None:
     """Each pool is asked for in the order of a grid, and again for each context alone."""
-    from kvcore.planning.basis import basis, sizes
+    from kvcore.planning.plan import basis, sizes
 
     model = load(model_id)
     deployment = plain(engine=name, engine_version=version, gpu=accelerator("b300"), **_SPLITS[name])

@@ -6,7 +6,7 @@ from math import comb
 
 import pytest
 
-from kvcore.planning.moments import chance_at_most, most_at_once, most_people
+from kvcore.planning.people import chance_at_most, most_at_once, most_people
 
 
 def test_two_coins() -> None:

@@ -31,7 +31,7 @@ from kvcore.engines.llamacpp.memory import compute_buffer_gib
 from kvcore.engines.overheads import Overheads, shape
 from kvcore.engines.registry import engine
 from kvcore.engines.vllm.memory import (
-    Fit,
+    OverheadFit,
     activation_gib,
     captured_graphs,
     fitted,
@@ -56,13 +56,13 @@ LLAMA_8B, QWEN_06B = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-0.6B"
 
 
 @pytest.fixture(scope="module")
-def rules() -> Mapping[str, Fit]:
+def rules() -> Mapping[str, OverheadFit]:
     """The cross-validated fits as they are stored; two tests say that those are what the script would store now."""
     return stored()[1]
 
 
 @pytest.fixture(scope="module")
-def rows(rules: Mapping[str, Fit]) -> list[Judged]:
+def rows(rules: Mapping[str, OverheadFit]) -> list[Judged]:
     return judged(starts(), rules)
 
 
@@ -85,7 +85,7 @@ def test_the_stored_fits_are_of_these_inputs() -> None:
 
 
 @pytest.mark.slow
-def test_the_stored_fits_are_those_of_a_new_fit(rules: Mapping[str, Fit], subtests: pytest.Subtests) -> None:
+def test_the_stored_fits_are_those_of_a_new_fit(rules: Mapping[str, OverheadFit], subtests: pytest.Subtests) -> None:
     found = validated(starts())
     assert found.keys() == rules.keys()
     for source, rule in found.items():
@@ -420,7 +420,7 @@ def test_graph_terms_by_hand() -> None:
     assert not graph_terms(profile(catalogue.load(LLAMA_8B), deployed(enforce_eager=True)))
 
 
-def test_logged_graphs_lie_inside(rules: Mapping[str, Fit]) -> None:
+def test_logged_graphs_lie_inside(rules: Mapping[str, OverheadFit]) -> None:
     """Each estimate by a fit that saw nothing of its source; the error at the median is below a quarter."""
     found = judged_graphs(starts(), rules)
     assert len(found) >= 26

@@ -11,8 +11,7 @@ import pytest
 from kvcore.deployment import Deployment
 from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
-from kvcore.planning.basis import basis
-from kvcore.planning.plan import Plan, make_plan
+from kvcore.planning.plan import Plan, basis, make_plan
 from kvcore.sources.catalogue import load
 from kvcore.units import GIB, KIB, MIB
 

@@ -10,8 +10,7 @@ import pytest
 from kvcore.deployment import Deployment
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import accelerator
-from kvcore.planning.presets import KINDS, preset, presets
-from kvcore.planning.traffic import Traffic
+from kvcore.planning.people import KINDS, Traffic, preset, presets
 from kvcore.units import GIB
 from tests.models import model
 

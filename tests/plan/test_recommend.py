@@ -10,9 +10,9 @@ import pytest
 from kvcore.deployment import Deployment
 from kvcore.errors import EngineError, UnitError
 from kvcore.hardware.gpus import accelerator
+from kvcore.planning.answers import COUNTS, recommend
 from kvcore.planning.plan import make_plan
-from kvcore.planning.recommend import COUNTS, recommend
-from kvcore.planning.shards import shards
+from kvcore.planning.splits import shards
 from tests.models import model
 
 LLAMA = model("meta-llama/Llama-3.3-70B-Instruct")

@@ -10,8 +10,8 @@ from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
 from kvcore.planning.answers import longest_context
 from kvcore.planning.plan import make_plan
-from kvcore.planning.remedies import remedies, shortfall
-from kvcore.planning.shards import shards
+from kvcore.planning.splits import shards
+from kvcore.planning.whatif import remedies, shortfall
 from kvcore.units import GIB
 from tests.models import model
 

@@ -9,7 +9,7 @@ import pytest
 from kvcore.errors import UnitError
 from kvcore.formats import kv_format
 from kvcore.hardware.gpus import accelerator
-from kvcore.planning.room import gpus_for, room
+from kvcore.planning.bound import gpus_for, room
 from kvcore.ranks.memories import rank_bytes
 from kvcore.units import GIB
 from kvcore.variants.variants import variant

@@ -8,7 +8,7 @@ from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine_names
 from kvcore.errors import EngineError, UnitError
 from kvcore.hardware.gpus import accelerator
-from kvcore.planning.shards import Shard, check, notes, shards
+from kvcore.planning.splits import Shard, check, notes, shards
 from kvcore.sources import catalogue
 from tests.models import rank_weights
 

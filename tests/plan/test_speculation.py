@@ -14,11 +14,10 @@ from kvcore.errors import UnitError
 from kvcore.hardware.gpus import accelerator
 from kvcore.model import Model, model_from_config
 from kvcore.paths import DATA
-from kvcore.planning.basis import basis
 from kvcore.planning.launch import launch
-from kvcore.planning.plan import Plan, make_plan
+from kvcore.planning.plan import Plan, basis, make_plan
 from kvcore.planning.pools import loaded_weights, usable_share
-from kvcore.planning.shards import check
+from kvcore.planning.splits import check
 from kvcore.ranks.speculation import DRAFT_WEIGHTS, HEAD_WEIGHTS
 from kvcore.sources import catalogue
 from kvcore.units import GIB, MIB

@@ -8,9 +8,9 @@ import pytest
 
 from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
+from kvcore.planning.people import Traffic
 from kvcore.planning.plan import make_plan
 from kvcore.planning.sweep import LEVERS, Point, sequences, sweep
-from kvcore.planning.traffic import Traffic
 from kvcore.sources import catalogue
 from kvcore.units import GIB
 

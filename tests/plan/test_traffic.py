@@ -11,7 +11,7 @@ import pytest
 from kvcore.deployment import Deployment
 from kvcore.errors import PlanError, UnitError
 from kvcore.hardware.gpus import accelerator
-from kvcore.planning.traffic import Traffic, active_requests, expected
+from kvcore.planning.people import Traffic, active_requests, expected
 from kvcore.units import GIB
 from tests.models import model
 

@@ -9,10 +9,9 @@ import pytest
 from kvcore.deployment import Deployment
 from kvcore.hardware.gpus import accelerator
 from kvcore.model.model import Model
-from kvcore.planning.hardware_changes import larger_gpus, replicas, splits
+from kvcore.planning.changes import cache_quality, larger_gpus, replicas, splits
+from kvcore.planning.people import Traffic
 from kvcore.planning.plan import Plan, make_plan
-from kvcore.planning.quality_words import cache_quality
-from kvcore.planning.traffic import Traffic
 from kvcore.planning.whatif import LEAST_GAIN, WhatIf, whatifs
 from kvcore.units import GIB
 from tests.models import model

@@ -86,7 +86,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cache:
+class SlotCache:
     """One cache: `cells` a stream, and the rows of its layers. `heads` are the lines that are printed before it."""
 
     kind: str
@@ -146,7 +146,7 @@ class Cache:
         return (*self.heads, *held, size)
 
 
-def make_caches(model: Model, settings: LlamaCppSettings, context: Context) -> tuple[Cache, ...]:
+def make_caches(model: Model, settings: LlamaCppSettings, context: Context) -> tuple[SlotCache, ...]:
     """The caches in the order in which llama.cpp makes them, none for an encoder; EngineError for what it refuses."""
     name = architecture(model)
     layers = held_layers(model, name)
@@ -229,7 +229,7 @@ class _Maker:
             )
         self.widest_v = max((m.kv_heads * m.value_width for m, _, _ in self.keeps), default=0)
 
-    def attention(self) -> tuple[Cache, ...]:
+    def attention(self) -> tuple[SlotCache, ...]:
         """The caches of keys and values: one, or one for full and one for sliding layers, and that of an indexer."""
         if not self.keeps:
             return ()
@@ -265,7 +265,7 @@ class _Maker:
         full: list[Part],
         sliding: list[Part],
         window: int,
-    ) -> tuple[Cache, ...]:
+    ) -> tuple[SlotCache, ...]:
         cells = self.context.n_ctx_seq
         inner = "llama_kv_cache_dsa" if plain == "latent" else "llama_kv_cache_msa"
         heads = [f"{inner}: creating main KV cache, size = {cells} cells"]
@@ -291,9 +291,9 @@ class _Maker:
         members: Sequence[Part],
         heads: Iterable[str] = (),
         with_values: bool = True,
-    ) -> Cache:
+    ) -> SlotCache:
         rows = tuple(self._row(memory, device, count, cells, with_values) for memory, device, count in members)
-        return Cache(
+        return SlotCache(
             kind=kind, cells=cells, slots=self.context.slots, streams=self.context.streams,
             types=(self.settings.cache_type_k, self.settings.cache_type_v), rows=rows, heads=tuple(heads),
             counted_layers=sum(row.layers for row in rows),
@@ -326,7 +326,7 @@ class _Maker:
         )
         return Row(layers=count, device=device, k_bytes=sizes[0], v_bytes=sizes[1], buffer_bytes=buffer)
 
-    def recurrent(self) -> tuple[Cache, ...]:
+    def recurrent(self) -> tuple[SlotCache, ...]:
         """The recurrent states, one for each slot and each draft that may be rolled back."""
         if not self.states:
             return ()
@@ -334,7 +334,7 @@ class _Maker:
         copies = self.context.slots * (1 + rollbacks)
         rows = tuple(_state_row(state, device, count, copies) for state, device, count in self.states)
         return (
-            Cache(kind="state", cells=self.context.slots, slots=self.context.slots, streams=1, types=("f32", "f32"),
+            SlotCache(kind="state", cells=self.context.slots, slots=self.context.slots, streams=1, types=("f32", "f32"),
                   rows=rows, counted_layers=self.layers, rollbacks=rollbacks),
         )  # fmt: skip
 
@@ -348,7 +348,7 @@ def _state_row(state: Memory, device: str, count: int, copies: int) -> Row:
     return Row(layers=count, device=device, k_bytes=sizes[0], v_bytes=sizes[1], buffer_bytes=buffer)
 
 
-def device_rates(caches: tuple[Cache, ...], device: str) -> tuple[int, int, int]:
+def device_rates(caches: tuple[SlotCache, ...], device: str) -> tuple[int, int, int]:
     """Bytes on a device for each full cell, for each sliding cell, and for all slots' states whatever the context."""
     full = sliding = fixed = 0
     for cache in caches:

@@ -10,7 +10,7 @@ from kvcore.deployment import Deployment, Request
 from kvcore.engines.base import Engine
 from kvcore.engines.command import Command
 from kvcore.engines.layout import Capacity, Group, Layout, Note
-from kvcore.engines.llamacpp.caches import HOST, Cache, device_rates, layer_devices, make_caches
+from kvcore.engines.llamacpp.caches import HOST, SlotCache, device_rates, layer_devices, make_caches
 from kvcore.engines.llamacpp.launch import launch, room_for
 from kvcore.engines.llamacpp.log import LLAMACPP_LOG
 from kvcore.engines.llamacpp.memory import estimates, planned_cells
@@ -164,13 +164,13 @@ class LlamaCpp(Engine):
 LLAMACPP = LlamaCpp()
 
 
-def fullest(caches: tuple[Cache, ...]) -> tuple[str, int]:
+def fullest(caches: tuple[SlotCache, ...]) -> tuple[str, int]:
     """The device with the most bytes of cache, and those bytes; the host only where no GPU holds any."""
     held = {device: sum(cache.bytes_on(device) for cache in caches) for device in _devices(caches)}
     return max(held.items(), key=lambda pair: pair[1], default=(HOST, 0))
 
 
-def _devices(caches: tuple[Cache, ...]) -> tuple[str, ...]:
+def _devices(caches: tuple[SlotCache, ...]) -> tuple[str, ...]:
     """The GPUs that hold a part of the caches, else the host."""
     places = {row.device for cache in caches for row in cache.rows}
     return tuple(sorted(places - {HOST} or places))
@@ -181,13 +181,13 @@ def _dtype(settings: LlamaCppSettings) -> str:
     return k.name if k == v else f"{k.name}/{v.name}"
 
 
-def _group(cache: Cache) -> Group:
+def _group(cache: SlotCache) -> Group:
     largest = max((row.k_bytes + row.v_bytes for row in cache.rows), default=0)
     return Group(kinds=(cache.kind,), layers=cache.layers, page_bytes=largest)
 
 
 def _layout_terms(
-    caches: tuple[Cache, ...], context: Context, device: str, held: int, requests: int, share: int
+    caches: tuple[SlotCache, ...], context: Context, device: str, held: int, requests: int, share: int
 ) -> tuple[Term, ...]:
     terms = [Term(name=f"{cache.kind} cache", formula=_formula(cache), value=cache.bytes, unit="B") for cache in caches]
     places = sorted({row.device for cache in caches for row in cache.rows})
@@ -204,7 +204,7 @@ def _layout_terms(
     return tuple(terms)
 
 
-def _formula(cache: Cache) -> str:
+def _formula(cache: SlotCache) -> str:
     if cache.kind == "state":
         copies = cache.slots * (1 + cache.rollbacks)
         one = cache.bytes // copies if copies else 0
@@ -216,7 +216,7 @@ def _formula(cache: Cache) -> str:
 
 
 def _capacity_terms(
-    model: Model, settings: LlamaCppSettings, context: Context, caches: tuple[Cache, ...], kv_bytes: int
+    model: Model, settings: LlamaCppSettings, context: Context, caches: tuple[SlotCache, ...], kv_bytes: int
 ) -> tuple[Term, ...]:
     device, held = fullest(caches)
     cells = context.n_ctx_seq * context.streams
@@ -234,7 +234,7 @@ def _capacity_terms(
     return tuple(terms)
 
 
-def _largest_context(model: Model, settings: LlamaCppSettings, caches: tuple[Cache, ...], kv_bytes: int) -> int:
+def _largest_context(model: Model, settings: LlamaCppSettings, caches: tuple[SlotCache, ...], kv_bytes: int) -> int:
     """The largest --ctx-size in whole cells that fits, by bisection: more context never takes less. 0: none does."""
     step = CELL_PADDING * (1 if settings.unified else settings.slots)
     window = next((cache.window for cache in caches if cache.kind == "sliding"), 0)
@@ -272,7 +272,7 @@ def _notes(model: Model, settings: LlamaCppSettings, context: Context) -> tuple[
     return tuple(notes)
 
 
-def _habits(caches: tuple[Cache, ...]) -> tuple[str, ...]:
+def _habits(caches: tuple[SlotCache, ...]) -> tuple[str, ...]:
     """What is done with all layers of a kind."""
     kinds = {cache.kind for cache in caches}
     return tuple(text for kind, text in _HABITS if kind in kinds)

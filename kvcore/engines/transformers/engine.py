@@ -12,7 +12,7 @@ from kvcore.engines.base import NOTHING, CachePool, Engine, Fill
 from kvcore.engines.command import Command
 from kvcore.engines.layout import Capacity, Group, Layout, Note
 from kvcore.engines.transformers.launch import launch, room_for
-from kvcore.engines.transformers.layers import OWN_CODE, Held, held_layers, layer_bytes, request_bytes
+from kvcore.engines.transformers.layers import OWN_CODE, HeldLayer, held_layers, layer_bytes, request_bytes
 from kvcore.engines.transformers.memory import overheads
 from kvcore.engines.transformers.settings import OPTIONS, VERSION, TransformersSettings, make_settings
 from kvcore.errors import EngineError
@@ -137,11 +137,13 @@ def _dtype(model: Model, settings: TransformersSettings) -> str:
     return model.model_dtype if settings.dtype.strip().lower() == "auto" else settings.dtype.strip().lower()
 
 
-def _fixed(layers: tuple[tuple[Held, int], ...]) -> int:
+def _fixed(layers: tuple[tuple[HeldLayer, int], ...]) -> int:
     return sum(count * held.counter_bytes for held, count in layers)
 
 
-def _longest(layers: tuple[tuple[Held, int], ...], settings: TransformersSettings, model: Model, budget: int) -> int:
+def _longest(
+    layers: tuple[tuple[HeldLayer, int], ...], settings: TransformersSettings, model: Model, budget: int
+) -> int:
     """Tokens of the longest request in `budget` bytes, by bisection: what is held never shrinks."""
 
     def fits(tokens: int) -> bool:
@@ -159,7 +161,7 @@ def _longest(layers: tuple[tuple[Held, int], ...], settings: TransformersSetting
 
 
 def _layout_terms(
-    model: Model, settings: TransformersSettings, layers: tuple[tuple[Held, int], ...]
+    model: Model, settings: TransformersSettings, layers: tuple[tuple[HeldLayer, int], ...]
 ) -> tuple[Term, ...]:
     quantized = settings.cache_implementation == "quantized" and settings.cache_backend != "fp8"
     knowledge: Knowledge = "estimated" if quantized or model.model_type in OWN_CODE else "exact"
@@ -182,7 +184,7 @@ def _layout_terms(
     return tuple(terms)
 
 
-def _inside(held: Held, settings: TransformersSettings, length: int) -> str:
+def _inside(held: HeldLayer, settings: TransformersSettings, length: int) -> str:
     if held.waiting_bytes:
         return f"{held.buffered(length):,} B that wait to be compressed"
     if not held.token_bytes:
@@ -199,7 +201,7 @@ def _inside(held: Held, settings: TransformersSettings, length: int) -> str:
     )
 
 
-def _transient(layers: tuple[tuple[Held, int], ...], settings: TransformersSettings) -> int:
+def _transient(layers: tuple[tuple[HeldLayer, int], ...], settings: TransformersSettings) -> int:
     """A growing window's tensors are views of the whole prompt's, whose memory is free only at the next token."""
     if settings.cache_implementation != "dynamic":
         return 0
@@ -210,7 +212,7 @@ def _transient(layers: tuple[tuple[Held, int], ...], settings: TransformersSetti
     )
 
 
-def _notes(model: Model, settings: TransformersSettings, layers: tuple[tuple[Held, int], ...]) -> tuple[Note, ...]:
+def _notes(model: Model, settings: TransformersSettings, layers: tuple[tuple[HeldLayer, int], ...]) -> tuple[Note, ...]:
     rules = Note(
         f"The rules of transformers {VERSION}: no pool and no pages; padding in a batch costs what tokens cost.",
         kind="rules",

@@ -39,7 +39,7 @@ _FP8_SCALES = 2 * 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldLayer:
     """One kind of layer: bytes a token for at most `most` tokens, bytes whatever the length, and counters beside them.
 
     `numbers` are the numbers a token of each of the layer's tensors, for a quantized cache. A compressor makes an entry
@@ -67,7 +67,7 @@ class Held:
         return self.waiting_bytes * (tokens % self.tokens_per_entry) + overlap
 
 
-def held_layers(model: Model, settings: TransformersSettings) -> tuple[tuple[Held, int], ...]:
+def held_layers(model: Model, settings: TransformersSettings) -> tuple[tuple[HeldLayer, int], ...]:
     """The kinds of layers with their counts; EngineError for what transformers does not do."""
     if model.model_type in NO_CACHE:
         raise EngineError(
@@ -94,7 +94,7 @@ def _check_quantizable(model: Model) -> None:
             )
 
 
-def _held(model: Model, settings: TransformersSettings, element: int, memory: Memory) -> Held:
+def _held(model: Model, settings: TransformersSettings, element: int, memory: Memory) -> HeldLayer:
     static = settings.cache_implementation == "static"
     counter = _COUNTER if static else 0
     match memory:
@@ -102,11 +102,11 @@ def _held(model: Model, settings: TransformersSettings, element: int, memory: Me
             return _attention(model, settings, element, memory)
         case CrossAttention():
             row = 2 * memory.num_kv_heads * memory.head_dim * element
-            return Held(kind="cross", constant_bytes=row * memory.source_tokens)
+            return HeldLayer(kind="cross", constant_bytes=row * memory.source_tokens)
         case Latent():
             numbers = (memory.kv_lora_rank, memory.qk_rope_head_dim)
             quantized = settings.cache_implementation == "quantized" and settings.cache_backend == "fp8"
-            return Held(
+            return HeldLayer(
                 kind="latent",
                 token_bytes=memory.width * element,
                 counter_bytes=counter + (_FP8_SCALES if quantized else 0),
@@ -114,20 +114,20 @@ def _held(model: Model, settings: TransformersSettings, element: int, memory: Me
             )
         case Indexer():
             # Indexer keys are kept in the model's dtype, not in the engines' 8 bits.
-            return Held(kind="indexer", token_bytes=memory.index_head_dim * element, counter_bytes=counter)
+            return HeldLayer(kind="indexer", token_bytes=memory.index_head_dim * element, counter_bytes=counter)
         case State():
-            return Held(kind="state", constant_bytes=_state_bytes(model, memory, element))
+            return HeldLayer(kind="state", constant_bytes=_state_bytes(model, memory, element))
         case _:
             raise EngineError(f"a {memory.kind} memory is not followed here", engine="transformers")
 
 
-def _compressed_layers(model: Model, settings: TransformersSettings, element: int) -> tuple[tuple[Held, int], ...]:
+def _compressed_layers(model: Model, settings: TransformersSettings, element: int) -> tuple[tuple[HeldLayer, int], ...]:
     """DeepSeek-V4: a window in every layer; in some also compressed entries, an indexer, and what waits for them."""
     if settings.cache_implementation != "dynamic":
         raise EngineError(
             "compressed latents (DeepSeek-V4) are followed in a dynamic cache only", engine="transformers"
         )
-    counts: dict[Held, int] = {}
+    counts: dict[HeldLayer, int] = {}
     for layer in model.layers:
         ratios = [memory.tokens_per_entry for memory in layer if memory.attends]
         for memory in layer:
@@ -136,30 +136,32 @@ def _compressed_layers(model: Model, settings: TransformersSettings, element: in
     return tuple(counts.items())
 
 
-def _compressed(memory: Memory, ratio: int, alone: bool, element: int) -> Held:
+def _compressed(memory: Memory, ratio: int, alone: bool, element: int) -> HeldLayer:
     match memory:
         case Latent() if memory.window is not None:
             # The caches of compressed layers know that key and value are one tensor; a plain window's does not.
             row = memory.width * element * (2 if alone else 1)
-            return Held(kind="sliding", token_bytes=row, most=memory.window - 1, counter_bytes=_COUNTER)
+            return HeldLayer(kind="sliding", token_bytes=row, most=memory.window - 1, counter_bytes=_COUNTER)
         case Latent():
             row = memory.width * element
-            return Held(kind="compressed", token_bytes=row, tokens_per_entry=memory.tokens_per_entry)
+            return HeldLayer(kind="compressed", token_bytes=row, tokens_per_entry=memory.tokens_per_entry)
         case Indexer():
             row = memory.index_head_dim * element
-            return Held(kind="indexer", token_bytes=row, tokens_per_entry=memory.tokens_per_entry)
+            return HeldLayer(kind="indexer", token_bytes=row, tokens_per_entry=memory.tokens_per_entry)
         case State():
             rows, _, width = memory.parts[0].shape
             # A value and a gate a row; where windows overlap, half of the last one stays, its gates in fp32.
             overlap = ratio * width // 2 * (element + 4) if rows > ratio else 0
-            return Held(kind="state", tokens_per_entry=ratio, waiting_bytes=2 * width * element, overlap_bytes=overlap)
+            return HeldLayer(
+                kind="state", tokens_per_entry=ratio, waiting_bytes=2 * width * element, overlap_bytes=overlap
+            )
         case _:
             raise EngineError(
                 f"a {memory.kind} memory beside compressed latents is not followed here", engine="transformers"
             )
 
 
-def _attention(model: Model, settings: TransformersSettings, element: int, memory: Attention) -> Held:
+def _attention(model: Model, settings: TransformersSettings, element: int, memory: Attention) -> HeldLayer:
     heads = memory.num_kv_heads
     if model.model_type in KV_HEADS_REPEATED and heads > 1:
         heads = model.num_attention_heads
@@ -168,7 +170,7 @@ def _attention(model: Model, settings: TransformersSettings, element: int, memor
     if settings.cache_implementation == "quantized" and settings.cache_backend == "fp8":
         counter += _FP8_SCALES
     kind = memory.law if most is not None else "full"
-    return Held(kind=kind, token_bytes=sum(numbers) * element, most=most, counter_bytes=counter, numbers=numbers)
+    return HeldLayer(kind=kind, token_bytes=sum(numbers) * element, most=most, counter_bytes=counter, numbers=numbers)
 
 
 def _most(model: Model, settings: TransformersSettings, memory: Attention) -> tuple[int | None, int]:
@@ -200,7 +202,7 @@ def _state_bytes(model: Model, state: State, element: int) -> int:
 
 
 def request_bytes(
-    layers: tuple[tuple[Held, int], ...], settings: TransformersSettings, model: Model, tokens: int
+    layers: tuple[tuple[HeldLayer, int], ...], settings: TransformersSettings, model: Model, tokens: int
 ) -> int:
     """Bytes that one request of `tokens` tokens holds in all layers, counters left out.
 
@@ -209,7 +211,7 @@ def request_bytes(
     return sum(count * layer_bytes(held, settings, model, tokens) for held, count in layers)
 
 
-def layer_bytes(held: Held, settings: TransformersSettings, model: Model, tokens: int) -> int:
+def layer_bytes(held: HeldLayer, settings: TransformersSettings, model: Model, tokens: int) -> int:
     """Bytes of one request of `tokens` tokens in one layer."""
     if settings.cache_implementation != "quantized":
         return held.constant_bytes + held.token_bytes * held.kept(tokens) + held.buffered(tokens)

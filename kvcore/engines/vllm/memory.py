@@ -15,7 +15,7 @@ from functools import cache
 from math import ceil, hypot, sqrt
 
 from kvcore.deployment import Deployment
-from kvcore.engines.overheads import Shape, shape
+from kvcore.engines.overheads import RunShape, shape
 from kvcore.engines.releases import release
 from kvcore.engines.vllm.settings import VERSION, VllmSettings, check_version, default_utilization, make_settings
 from kvcore.engines.vllm.tower import kept_tokens
@@ -62,7 +62,7 @@ class Profile:
     enough for defaults above the smallest.
     """
 
-    shape: Shape
+    shape: RunShape
     tower: Tower | None
     tokens: int
     seqs: int
@@ -303,7 +303,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class OverheadFit:
     """Coefficients, and how many spreads the true value lies below and above the best guess at most."""
 
     coefficients: Coefficients
@@ -402,7 +402,7 @@ def spread_gib(parts: Parts, profile: Profile, estimated_weights_gib: float) -> 
     )
 
 
-def ends_gib(rule: Fit, parts: Parts, profile: Profile, estimated_weights_gib: float) -> tuple[float, float]:
+def ends_gib(rule: OverheadFit, parts: Parts, profile: Profile, estimated_weights_gib: float) -> tuple[float, float]:
     """Low and high of the total: so many spreads off, and as far as settings that were left open may move it."""
     spread = spread_gib(parts, profile, estimated_weights_gib)
     below = hypot(rule.low * spread, parts.activation - parts.lower_peak)
@@ -411,10 +411,10 @@ def ends_gib(rule: Fit, parts: Parts, profile: Profile, estimated_weights_gib: f
 
 
 @cache
-def fitted() -> Fit:
+def fitted() -> OverheadFit:
     """The rule as it was fitted: coefficients, and how many spreads the ends lie off."""
     found = json.loads((DATA / "overheads.json").read_text("utf-8"))
-    return Fit(coefficients=Coefficients(**found["coefficients"]), low=found["low"], high=found["high"])
+    return OverheadFit(coefficients=Coefficients(**found["coefficients"]), low=found["low"], high=found["high"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from kvcore.engines.vllm.memory import (
     EXPERT_CHUNK,
     SPREAD,
     Coefficients,
-    Fit,
+    OverheadFit,
     Parts,
     Profile,
     ends_gib,
@@ -42,7 +42,7 @@ class VllmOverheads:
 
     run: Profile
     made: Parts
-    rule: Fit
+    rule: OverheadFit
     share: float
     version: str
     deployment: Deployment
@@ -113,7 +113,7 @@ def _speculation(run: Profile, made: Parts, deployment: Deployment) -> Range[int
     return _PROPOSED * logits + (_DRAFT_GRAPHS * graphs).map(gib_bytes)
 
 
-def _parts(parts: Parts, run: Profile, rule: Fit, share: float) -> Iterator[Overhead]:
+def _parts(parts: Parts, run: Profile, rule: OverheadFit, share: float) -> Iterator[Overhead]:
     fit = rule.coefficients
     doubt = parts.activation_doubt
     yield Overhead(
@@ -250,6 +250,6 @@ def _notes(run: Profile, deployment: Deployment, version: str) -> tuple[str, ...
     return tuple(found)
 
 
-def _around(value: float, doubt: float, rule: Fit) -> Range[int]:
+def _around(value: float, doubt: float, rule: OverheadFit) -> Range[int]:
     gib = Range(low=max(0.0, value - rule.low * doubt), best=value, high=value + rule.high * doubt)
     return gib.map(gib_bytes)

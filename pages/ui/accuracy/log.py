@@ -10,7 +10,7 @@ from dataclasses import replace
 import streamlit as st
 
 from kvcore.evidence.runs import recordings
-from kvcore.logs import Explanation, Figure, LogReading, explain_all, read_log, scenario_of
+from kvcore.logs import Explanation, LogFigure, LogReading, explain_all, read_log, scenario_of
 from kvcore.logs.reading import logging_engines
 from kvcore.scenario.scenario import Scenario
 from kvcore.sources import catalogue
@@ -155,7 +155,7 @@ def _recognised(one: Explanation, name: str) -> None:
 def _figures(one: Explanation) -> None:
     """Reported beside predicted, and the reasons."""
     if one.figures:
-        columns = (("Figure", ""), ("Reported", "n"), ("Predicted", "n"), ("Difference", "n"))
+        columns = (("LogFigure", ""), ("Reported", "n"), ("Predicted", "n"), ("Difference", "n"))
         st.html(widgets.table("Reported beside predicted", columns, [_row(figure) for figure in one.figures]))
     else:
         st.markdown("The log states no figure that can be compared: it ends before the line with the cache's size.")
@@ -169,7 +169,7 @@ def _figures(one: Explanation) -> None:
     st.markdown("\n".join(lines))
 
 
-def _row(figure: Figure) -> tuple[str, ...]:
+def _row(figure: LogFigure) -> tuple[str, ...]:
     values = (words.value(figure, figure.reported), words.value(figure, figure.predicted))
     return (words.figure(figure.name), *values, words.difference(figure))
 

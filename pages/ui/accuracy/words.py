@@ -8,7 +8,7 @@ from html import escape
 from kvcore.engines.registry import engine as engine_of
 from kvcore.evidence import field
 from kvcore.evidence.cases import EVIDENCE, PLANNED, PUBLISHED, RUN, Case, recorded_engines
-from kvcore.logs import Explanation, Figure, LogReading
+from kvcore.logs import Explanation, LogFigure, LogReading
 from kvcore.units import GIB, MIB, format_bytes
 
 FIGURES = {
@@ -137,7 +137,7 @@ def figure(name: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def value(one: Figure, number: float | None) -> str:
+def value(one: LogFigure, number: float | None) -> str:
     """One of a figure's two numbers as text."""
     if number is None:
         return "not predicted"
@@ -146,7 +146,7 @@ def value(one: Figure, number: float | None) -> str:
     return f"{number:,.2f}" if one.unit == "requests" else f"{number:,.0f}"
 
 
-def difference(one: Figure) -> str:
+def difference(one: LogFigure) -> str:
     """How far a figure is from the prediction, in words."""
     if one.predicted is None:
         return "not predicted"
@@ -156,7 +156,7 @@ def difference(one: Figure) -> str:
     return f"{share}, within the rounding" if one.agrees else share
 
 
-def reasons(figures: tuple[Figure, ...]) -> tuple[list[tuple[str, str]], list[str]]:
+def reasons(figures: tuple[LogFigure, ...]) -> tuple[list[tuple[str, str]], list[str]]:
     """((figure, what is said of it alone)…, what is said of several), so that nothing is read twice."""
     said = [one.reasons for one in figures]
     everything = [sentence for sentences in said for sentence in dict.fromkeys(sentences)]
@@ -219,7 +219,7 @@ def verdict(one: Explanation, name: str) -> str:
     return f"{met} of {len(predicted)} figures agree; {figure(far.name).lower()}: {both} ({difference(far)})"
 
 
-def _share(one: Figure) -> float:
+def _share(one: LogFigure) -> float:
     if not one.reported or one.predicted is None:
         return 0.0
     # Rounded, so that of figures that are off by the same the first is named.

@@ -11,12 +11,11 @@ from kvcore.deployment import Deployment, Split, read_split
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
 from kvcore.planning.answers import first_split, least_utilization, longest_context
-from kvcore.planning.grid import Grid, grid
+from kvcore.planning.people import batched_tokens
 from kvcore.planning.plan import Plan, make_plan
 from kvcore.planning.pools import usable_share
-from kvcore.planning.shards import Shard, shards
-from kvcore.planning.sharing import batched_tokens
-from kvcore.planning.sweep import sequences
+from kvcore.planning.splits import Shard, shards
+from kvcore.planning.sweep import Grid, grid, sequences
 from kvcore.scenario.concurrency import AUTO, ConcurrencyOptions, deployment
 from kvcore.scenario.scenario import Scenario
 from pages.ui.concurrency import grid as plan_grid
@@ -25,7 +24,7 @@ _KEPT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class PlanCase:
     """One plan of the screen: what was chosen, the split that it came to, and the answer.
 
     `problem` is a sentence about a choice that had to be replaced by its default, "" where there was none.
@@ -40,7 +39,7 @@ class Case:
     problem: str = ""
 
 
-def case(model: Model, scenario: Scenario, options: ConcurrencyOptions) -> Case:
+def case(model: Model, scenario: Scenario, options: ConcurrencyOptions) -> PlanCase:
     """The plan for these choices; what an engine refuses is in the plan."""
     problem = ""
     try:
@@ -50,7 +49,7 @@ def case(model: Model, scenario: Scenario, options: ConcurrencyOptions) -> Case:
     split = choose(model, scenario, options)
     wanted = deployment(scenario, options, split)
     users = options.requests(scenario)
-    return Case(
+    return PlanCase(
         scenario=scenario, options=options, users=users, split=split, deployment=wanted,
         plan=planned(model, wanted, users), problem=problem,
     )  # fmt: skip

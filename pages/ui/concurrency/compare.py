@@ -18,12 +18,12 @@ from kvcore.units import format_tokens
 from pages.ui import models, state, widgets
 from pages.ui.concurrency import address, words
 from pages.ui.concurrency import case as plan_answers
-from pages.ui.concurrency.case import Case
+from pages.ui.concurrency.case import PlanCase
 from pages.ui.models import Chosen, Refusal
 from pages.ui.text import plain
 
 
-def section(chosen: Chosen, case: Case) -> None:
+def section(chosen: Chosen, case: PlanCase) -> None:
     """Keep this plan, or see the kept one beside it."""
     other = _kept(case)
     if other is None:
@@ -46,7 +46,7 @@ def section(chosen: Chosen, case: Case) -> None:
         st.button("Forget plan A", key="forget_plan", on_click=_forget, icon=":material/close:", type="tertiary")
 
 
-def _keep(chosen: Chosen, case: Case) -> None:
+def _keep(chosen: Chosen, case: PlanCase) -> None:
     try:
         if chosen.config is None:
             raise KVCoreError("Kept plans travel in the link, and this model's configuration is too large for one")
@@ -55,7 +55,7 @@ def _keep(chosen: Chosen, case: Case) -> None:
         st.session_state.setdefault("problems", []).append(words.ended(str(problem)))
 
 
-def _swap(chosen: Chosen, case: Case) -> None:
+def _swap(chosen: Chosen, case: PlanCase) -> None:
     scenario, options = kept(case.options.kept)
     try:
         state.show_plan(scenario, replace(options, kept=keep(case.scenario, case.options), curves=case.options.curves,
@@ -69,7 +69,7 @@ def _forget() -> None:
     st.session_state[address.key("kept")] = ""
 
 
-def _kept(case: Case) -> tuple[Chosen, Case] | None:
+def _kept(case: PlanCase) -> tuple[Chosen, PlanCase] | None:
     if not case.options.kept:
         return None
     scenario, options = kept(case.options.kept)
@@ -95,7 +95,7 @@ def _own(config: str, name: str, bound: bool) -> Chosen | Refusal:
     return models.from_own(loaded, name)
 
 
-def _title(before: Case, after: Case) -> str:
+def _title(before: PlanCase, after: PlanCase) -> str:
     one, other = before.plan.requests, after.plan.requests
     if one is None or other is None:
         return "Two plans side by side"
@@ -109,7 +109,7 @@ def _title(before: Case, after: Case) -> str:
     )
 
 
-def _rent(case: Case) -> str | tuple[str, str]:
+def _rent(case: PlanCase) -> str | tuple[str, str]:
     found = hourly(case.deployment.gpu, case.deployment.gpus)
     if found is None:
         return "no price is known"
@@ -123,17 +123,17 @@ def _number(chosen: int | None, own: str) -> str | tuple[str, str]:
     return (own, "the engine’s own") if own else "the engine’s own"
 
 
-def _asked(case: Case) -> str:
+def _asked(case: PlanCase) -> str:
     held = case.plan.requests
     return f"{case.users:,}: {'refused' if held is None else words.verdict(case.users, held)}"
 
 
-def _rows(one: tuple[Chosen, Case], other: tuple[Chosen, Case]) -> list[list[str | tuple[str, str]]]:
+def _rows(one: tuple[Chosen, PlanCase], other: tuple[Chosen, PlanCase]) -> list[list[str | tuple[str, str]]]:
     sides = [_side(*one), _side(*other)]
     return [[name, sides[0][name], sides[1][name]] for name in sides[0]]
 
 
-def _side(chosen: Chosen, case: Case) -> dict[str, str | tuple[str, str]]:
+def _side(chosen: Chosen, case: PlanCase) -> dict[str, str | tuple[str, str]]:
     plan, deployment = case.plan, case.deployment
     layout = plan.layout
     own = plan_answers.own_settings(plan.model, deployment)

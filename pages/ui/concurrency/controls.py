@@ -10,13 +10,13 @@ from kvcore.hardware.systems import system, systems
 from kvcore.model import Model
 from kvcore.model.weight_formats import WEIGHT_FORMATS
 from kvcore.planning.pools import has_share
-from kvcore.planning.shards import Shard
+from kvcore.planning.splits import Shard
 from kvcore.scenario.concurrency import AUTO
 from kvcore.sources import catalogue
 from pages.ui import scenario, widgets
 from pages.ui.concurrency import address, words
 from pages.ui.concurrency import case as plan_answers
-from pages.ui.concurrency.case import Case
+from pages.ui.concurrency.case import PlanCase
 from pages.ui.text import plain
 
 COUNTS = ("1", "2", "4", "8", "16", "32", "64", "72")
@@ -24,7 +24,7 @@ _OWN = "own"
 key = address.key
 
 
-def place(model: Model, case: Case) -> None:
+def place(model: Model, case: PlanCase) -> None:
     """System, GPU, count, split, weights and engine: all that changes what the cards say."""
     with st.container(key="plan_controls", gap="xsmall"):
         first = st.columns([2.7, 2.5, 1, 2.1, 1.5], vertical_alignment="bottom")
@@ -87,7 +87,7 @@ def _any_split() -> None:
     st.session_state[key("split")] = AUTO
 
 
-def _split(model: Model, case: Case) -> None:
+def _split(model: Model, case: PlanCase) -> None:
     found = plan_answers.splits(model, case.scenario.engine, case.options.count)
     valid = [one.split.text for one in found if not one.refused]
     now = st.session_state[key("split")] = case.options.split
@@ -105,7 +105,7 @@ def _name(text: str) -> str:
     return "auto: first that fits" if text == AUTO else words.split_words(read_split(text))
 
 
-def _refused(model: Model, case: Case) -> None:
+def _refused(model: Model, case: PlanCase) -> None:
     """The splits that are not offered, each with its reason, and what is to know about the one that is chosen."""
     found = plan_answers.splits(model, case.scenario.engine, case.options.count)
     mine = next((one for one in found if one.split == case.split), None)
@@ -142,7 +142,7 @@ def _automatic(own: str) -> str:
     return f"{AUTO}: {own}" if own else AUTO
 
 
-def _settings(model: Model, case: Case) -> None:
+def _settings(model: Model, case: PlanCase) -> None:
     """The engine's own knobs; an empty one is left to the engine, and says what it takes."""
     own = plan_answers.own_settings(model, case.deployment)
     with st.container(width=340):

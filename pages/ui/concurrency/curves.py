@@ -22,7 +22,7 @@ _LONGEST = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class PlanCurve:
     """Requests at once at each context; the plan's own line is `main`."""
 
     name: str
@@ -31,7 +31,7 @@ class Curve:
 
 
 def curves_chart(
-    lines: Sequence[Curve], columns: Sequence[int], *, tokens: int, users: int, colours: Palette
+    lines: Sequence[PlanCurve], columns: Sequence[int], *, tokens: int, users: int, colours: Palette
 ) -> tuple[Chart, str] | None:
     """(figure, text alternative), or None where nothing fits anywhere."""
     drawn = [line for line in lines if any(ends.low for ends in line.most)]
@@ -77,7 +77,7 @@ def curves_chart(
     return figure(traces, layout, colours, height=_HEIGHT), _describe(drawn, columns)
 
 
-def _trace(line: Curve, shown: Sequence[tuple[int, int]], colour: str, dash: str) -> dict[str, Any]:
+def _trace(line: PlanCurve, shown: Sequence[tuple[int, int]], colour: str, dash: str) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines", "name": in_chart(line.name),
         "x": [x for x, _ in shown], "y": [y for _, y in shown],
@@ -100,7 +100,7 @@ def _short(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _describe(lines: Sequence[Curve], columns: Sequence[int]) -> str:
+def _describe(lines: Sequence[PlanCurve], columns: Sequence[int]) -> str:
     """The chart in words."""
     marks = [at for at, one in enumerate(columns) if one in (4096, 32_768, 131_072)] or [0, len(columns) - 1]
     parts = [

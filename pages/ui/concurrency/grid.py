@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kvcore.planning.grid import Grid
+from kvcore.planning.sweep import Grid
 from kvcore.units import format_tokens
 from pages.ui.concurrency import words
 from pages.ui.size.words import plural

@@ -14,20 +14,18 @@ from kvcore.deployment import Deployment
 from kvcore.engines.registry import engine, labels
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
-from kvcore.planning.changes import MOST_UTILIZATION, Kind
-from kvcore.planning.hardware_changes import engine_change
+from kvcore.planning.changes import MOST_UTILIZATION, Kind, engine_change
+from kvcore.planning.people import Traffic
 from kvcore.planning.pools import has_share, usable_share
-from kvcore.planning.remedies import remedies, shortfall
 from kvcore.planning.sweep import LEVERS, Point, sweep
-from kvcore.planning.traffic import Traffic
-from kvcore.planning.whatif import WhatIf, whatifs
+from kvcore.planning.whatif import WhatIf, remedies, shortfall, whatifs
 from kvcore.scenario.concurrency import CONTEXT, MAX_CURVES
 from kvcore.units import format_bytes
 from pages.ui import theme, widgets
 from pages.ui.concurrency import address, people, sections, words
 from pages.ui.concurrency import case as plan_answers
-from pages.ui.concurrency.case import Case
-from pages.ui.concurrency.curves import Curve, curves_chart
+from pages.ui.concurrency.case import PlanCase
+from pages.ui.concurrency.curves import PlanCurve, curves_chart
 from pages.ui.concurrency.sweep_chart import Bar, bars_chart, curve_chart
 from pages.ui.size.words import plural
 from pages.ui.text import plain
@@ -60,7 +58,7 @@ def _remedies(model: Model, wanted: Deployment, users: int) -> tuple[WhatIf, ...
     return remedies(model, wanted, users)
 
 
-def mend(model: Model, case: Case) -> None:
+def mend(model: Model, case: PlanCase) -> None:
     """What lacks, and the nearest changes that make the plan fit."""
     plan = case.plan
     if plan.fits:
@@ -80,7 +78,7 @@ def mend(model: Model, case: Case) -> None:
     _rows(case, shown, "mend", with_gain=False)
 
 
-def _mend_title(model: Model, case: Case, found: Sequence[WhatIf]) -> str:
+def _mend_title(model: Model, case: PlanCase, found: Sequence[WhatIf]) -> str:
     if case.plan.refused:
         return "This would work" if len(found) == 1 else "Each of these would work"
     short = shortfall(model, case.deployment, case.users)
@@ -90,7 +88,7 @@ def _mend_title(model: Model, case: Case, found: Sequence[WhatIf]) -> str:
     return f"{lacks}: {'one change makes' if len(found) == 1 else 'each of these makes'} it fit"
 
 
-def levers(model: Model, case: Case, colours: theme.Palette) -> None:
+def levers(model: Model, case: PlanCase, colours: theme.Palette) -> None:
     """What each single change gains, at what price, and a curve for every lever."""
     if case.plan.requests is None:
         return
@@ -101,7 +99,7 @@ def levers(model: Model, case: Case, colours: theme.Palette) -> None:
     _drawn(model, case, found, traffic, colours)
 
 
-def _lengths(case: Case) -> Traffic | None:
+def _lengths(case: PlanCase) -> Traffic | None:
     """The expected lengths, for one person: how many there are changes no gain."""
     try:
         return replace(people.traffic_of(case.options), people=1, active_share=1.0)
@@ -109,7 +107,7 @@ def _lengths(case: Case) -> Traffic | None:
         return None
 
 
-def _changes(case: Case, found: Sequence[WhatIf]) -> None:
+def _changes(case: PlanCase, found: Sequence[WhatIf]) -> None:
     if not found:
         st.subheader("No single change lets in more", anchor=False)
         return
@@ -123,7 +121,9 @@ def _changes(case: Case, found: Sequence[WhatIf]) -> None:
     _all(case, found)
 
 
-def _drawn(model: Model, case: Case, found: Sequence[WhatIf], traffic: Traffic | None, colours: theme.Palette) -> None:
+def _drawn(
+    model: Model, case: PlanCase, found: Sequence[WhatIf], traffic: Traffic | None, colours: theme.Palette
+) -> None:
     """One lever over all its values; against the longest request also what the changes would hold."""
     with st.container(key="sweep_section", gap="xsmall"):
         lever = chooser()
@@ -143,7 +143,7 @@ def _best(found: Sequence[WhatIf]) -> list[WhatIf]:
     return sorted(first.values(), key=lambda one: (one.kind == "context", one.kind in _BOUGHT, -(one.gain or math.inf)))
 
 
-def change_words(case: Case, one: WhatIf) -> str:
+def change_words(case: PlanCase, one: WhatIf) -> str:
     """The change as the screen says it: engines as their makers call them."""
     if one.kind != "engine":
         return one.change
@@ -172,7 +172,7 @@ def _much(one: WhatIf) -> str:
     return f"lets in {gain.lstrip('+')} {'more' if '%' in gain else 'as many'}"
 
 
-def _rows(case: Case, found: Sequence[WhatIf], prefix: str, *, with_gain: bool) -> None:
+def _rows(case: PlanCase, found: Sequence[WhatIf], prefix: str, *, with_gain: bool) -> None:
     """A change a line: what, how much, at what price, and a button that applies it."""
     with st.container(key=f"{prefix}_rows", gap="xsmall"):
         for at, one in enumerate(found):
@@ -198,7 +198,7 @@ def _gain(one: WhatIf, with_factor: bool) -> str:
     return f"**{words.factor(one.gain)}** · {held}" if with_factor else held
 
 
-def _all(case: Case, found: Sequence[WhatIf]) -> None:
+def _all(case: PlanCase, found: Sequence[WhatIf]) -> None:
     """Every change as a table, with a way to apply any."""
     with st.expander(f"All {plural(len(found), 'change')} that help, and their prices"):
         by_name = {slug(one): one for one in found}
@@ -230,15 +230,17 @@ def _all(case: Case, found: Sequence[WhatIf]) -> None:
         )  # fmt: skip
 
 
-def _curves(model: Model, case: Case, found: Sequence[WhatIf], top: Sequence[WhatIf], colours: theme.Palette) -> None:
+def _curves(
+    model: Model, case: PlanCase, found: Sequence[WhatIf], top: Sequence[WhatIf], colours: theme.Palette
+) -> None:
     """A line for the plan and one for each of the changes that are picked."""
     by_name = {slug(one): one for one in found}
     chosen = _picked(by_name, top)
     columns = plan_answers.columns(model, case.deployment)
-    lines = [Curve(name="as planned", most=plan_answers.most(model, case.deployment, columns), main=True)]
+    lines = [PlanCurve(name="as planned", most=plan_answers.most(model, case.deployment, columns), main=True)]
     for name in chosen:
         one = by_name[name]
-        lines.append(Curve(name=_name(one), most=plan_answers.most(model, one.deployment, columns)))
+        lines.append(PlanCurve(name=_name(one), most=plan_answers.most(model, one.deployment, columns)))
     st.markdown(f"#### {plain(_curves_title(case, lines, columns))}")
     st.session_state["plan_picked"] = chosen
     names = {name: _name(one) for name, one in by_name.items()}
@@ -269,7 +271,7 @@ def _picked(by_name: dict[str, WhatIf], top: Sequence[WhatIf]) -> list[str]:
     return asked or usual[:_DRAWN]
 
 
-def _curves_title(case: Case, lines: Sequence[Curve], columns: Sequence[int]) -> str:
+def _curves_title(case: PlanCase, lines: Sequence[PlanCurve], columns: Sequence[int]) -> str:
     if len(lines) < 2:
         return "Requests against context"
     context = case.deployment.context
@@ -283,31 +285,31 @@ _STATED = "the cache is as you said"
 _NOT_MORE = "what it would free holds no more requests"
 
 
-def idle(case: Case, gained: Collection[Kind]) -> str:
+def idle(case: PlanCase, gained: Collection[Kind]) -> str:
     """The levers that are not among those that gained something, with why, in one sentence."""
     said = [f"{name} ({why(case)})" for kind, name, why in _LEVERS if kind not in gained]
     return f"Tried as well, and lets in no more here: {'; '.join(said)}."
 
 
-def _tokens(case: Case) -> str:
+def _tokens(case: PlanCase) -> str:
     if not engine(case.deployment.engine).step_memory:
         return "what a step takes in leaves this engine's cache alone"
     return _STATED if case.deployment.kv_bytes is not None else _NOT_MORE
 
 
-def _sequences(case: Case) -> str:
+def _sequences(case: PlanCase) -> str:
     if case.plan.binding.kind == "sequences":
         return "it binds, and the cache holds no more either"
     return "the cache is full before that number is reached"
 
 
-def _prefix(case: Case) -> str:
+def _prefix(case: PlanCase) -> str:
     if not case.options.shared:
         return "no shared prefix is named under the expected lengths"
     return "requests of the expected length share too little, or the engine keeps no prefixes"
 
 
-def _share(case: Case) -> str:
+def _share(case: PlanCase) -> str:
     if not has_share(case.deployment.engine):
         return "the engine has no such share"
     if case.deployment.kv_bytes is not None:
@@ -315,7 +317,7 @@ def _share(case: Case) -> str:
     return "it is taken already" if usable_share(case.plan.model, case.deployment) >= MOST_UTILIZATION else _NOT_MORE
 
 
-def _graphs(case: Case) -> str:
+def _graphs(case: PlanCase) -> str:
     if not engine(case.deployment.engine).step_memory:
         return "none are counted for this engine"
     if case.deployment.enforce_eager:
@@ -323,11 +325,11 @@ def _graphs(case: Case) -> str:
     return _STATED if case.deployment.kv_bytes is not None else _NOT_MORE
 
 
-def _offload(_: Case) -> str:
+def _offload(_: PlanCase) -> str:
     return "it keeps the caches of those who wait, and no more generate at once"
 
 
-_LEVERS: tuple[tuple[Kind, str, Callable[[Case], str]], ...] = (
+_LEVERS: tuple[tuple[Kind, str, Callable[[PlanCase], str]], ...] = (
     ("batched tokens", "fewer tokens a step", _tokens),
     ("sequences", "more requests by the engine's own limit", _sequences),
     ("prefix", "prefix sharing", _prefix),
@@ -355,7 +357,7 @@ def chooser() -> str:
     )  # fmt: skip
 
 
-def section(model: Model, case: Case, name: str, traffic: Traffic | None, colours: theme.Palette) -> None:
+def section(model: Model, case: PlanCase, name: str, traffic: Traffic | None, colours: theme.Palette) -> None:
     """The chart of one lever, or why there is none."""
     lever = LEVERS[name]
     points = _points(model, case.deployment, name, traffic, case.options.host)
@@ -401,7 +403,7 @@ def _named(lever: str, one: Point) -> str:
     return labels()[one.name] if lever == "engine" else one.name
 
 
-def _missing(case: Case, name: str, points: Sequence[Point]) -> str:
+def _missing(case: PlanCase, name: str, points: Sequence[Point]) -> str:
     label = labels()[case.deployment.engine]
     if name == "prefix" and all(one.most is None for one in points):
         why = points[0].why if points else "a shared prefix cannot be longer than the prompt"

@@ -24,7 +24,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class MemoryShare:
     """The memory of one GPU of a group, in bytes, at the safe end; `range` is overhead or cache, nobody knows.
 
     `draft` are the weights of what proposes tokens ahead. `missing` lacks for the requests that were asked for, `used`
@@ -47,7 +47,7 @@ class Share:
         return [(part, value) for part in _NAMES if (value := getattr(self, part)) > 0]
 
 
-def shares(plan: Plan) -> tuple[Share, ...]:
+def shares(plan: Plan) -> tuple[MemoryShare, ...]:
     """One for each pipeline stage."""
     per_replica = -(-(plan.users or 0) // plan.deployment.dp)
     layout = plan.layout
@@ -55,7 +55,7 @@ def shares(plan: Plan) -> tuple[Share, ...]:
     return tuple(_share(pool, wanted, len(plan.pools)) for pool in plan.pools)
 
 
-def _share(pool: Pool, wanted: int, stages: int) -> Share:
+def _share(pool: Pool, wanted: int, stages: int) -> MemoryShare:
     low, high = max(0, pool.kv_bytes.low), max(0, pool.kv_bytes.high)
     used = min(wanted, low)
     overhead = pool.overheads.total.low
@@ -66,12 +66,12 @@ def _share(pool: Pool, wanted: int, stages: int) -> Share:
     own = pool.weights_bytes - draft
     if lacking:
         room = max(0, pool.total_bytes - min(pool.weights_bytes, pool.total_bytes))
-        return Share(
+        return MemoryShare(
             name=_name(pool, stages), weights=min(own, pool.total_bytes),
             draft=min(draft, max(0, pool.total_bytes - own)),
             overhead=min(overhead, room), range=0, used=0, free=0, system=0, missing=lacking + wanted,
         )  # fmt: skip
-    return Share(
+    return MemoryShare(
         name=_name(pool, stages),
         weights=own,
         draft=draft,
@@ -91,7 +91,7 @@ def _name(pool: Pool, stages: int) -> str:
     return f"{each}, stage {pool.stage + 1} of {stages}" if stages > 1 else each
 
 
-def memory_chart(found: Sequence[Share], total: int, colours: Palette) -> tuple[Chart, str]:
+def memory_chart(found: Sequence[MemoryShare], total: int, colours: Palette) -> tuple[Chart, str]:
     """(figure, text alternative): stacked bars to scale, with a line at the end of the GPU's memory."""
     ends = [sum(value for _, value in share.parts) / GIB for share in found]
     end = max([total / GIB, *ends])
@@ -126,7 +126,9 @@ def memory_chart(found: Sequence[Share], total: int, colours: Palette) -> tuple[
     ), f"Memory of a GPU of {format_bytes(total, 1)}. {_said(found)}"
 
 
-def _trace(part: str, values: list[int], places: list[int], found: Sequence[Share], colours: Palette) -> dict[str, Any]:
+def _trace(
+    part: str, values: list[int], places: list[int], found: Sequence[MemoryShare], colours: Palette
+) -> dict[str, Any]:
     fill = colours.parts["overhead" if part == "range" else part]
     ink = colours.ink if part in ("free", "system", "range") else colours.background
     hatched = part in _PATTERNS
@@ -166,7 +168,7 @@ def _short(part: str) -> str:
     return {"used": "in use", "free": "free"}.get(part, part)
 
 
-def _said(found: Sequence[Share]) -> str:
+def _said(found: Sequence[MemoryShare]) -> str:
     """The bars in words."""
     parts = []
     for share in found:
@@ -175,7 +177,7 @@ def _said(found: Sequence[Share]) -> str:
     return f"{'. '.join(parts)}."
 
 
-def legend(found: Sequence[Share], colours: Palette) -> str:
+def legend(found: Sequence[MemoryShare], colours: Palette) -> str:
     """HTML: what each colour and hatching is, with its amount on the GPU where it is most."""
     items = []
     for part, name in _NAMES.items():
@@ -199,7 +201,7 @@ def _box(part: str, colours: Palette) -> str:
     return f"<i style='background:{look}'></i>"
 
 
-def rows(found: Sequence[Share]) -> list[dict[str, object]]:
+def rows(found: Sequence[MemoryShare]) -> list[dict[str, object]]:
     """The same for a file, in bytes."""
     return [
         {"GPUs": share.name, **{f"{name}, bytes": getattr(share, part) for part, name in _NAMES.items()}}

@@ -11,13 +11,12 @@ from kvcore.engines.registry import labels
 from kvcore.errors import KVCoreError
 from kvcore.model import Model
 from kvcore.planning.offload import Offload, host_memory_text, offload
-from kvcore.planning.presets import Preset, presets
-from kvcore.planning.traffic import Active, Expected, Fit, Traffic, active_requests, expected
+from kvcore.planning.people import Active, Expected, Fit, Preset, Traffic, active_requests, expected, presets
 from kvcore.scenario.concurrency import ConcurrencyOptions
 from kvcore.units import GIB, format_bytes
 from pages.ui import scenario, widgets
 from pages.ui.concurrency import address, sections, words
-from pages.ui.concurrency.case import Case
+from pages.ui.concurrency.case import PlanCase
 from pages.ui.size.words import plural
 from pages.ui.text import plain
 from pages.ui.widgets import Card
@@ -55,7 +54,7 @@ def _presets(model: Model, wanted: Deployment, traffic: Traffic) -> tuple[Preset
     return presets(model, wanted, traffic)
 
 
-def people(model: Model, case: Case) -> None:
+def people(model: Model, case: PlanCase) -> None:
     """Expected lengths and people, and what fits when requests are counted as they are expected."""
     heading = st.empty()
     _controls()
@@ -157,7 +156,7 @@ _COUNTED = {"latency": "the longest", "balanced": "as long as expected", "throug
 _WAYS = {"latency": "For latency", "balanced": "Balanced", "throughput": "For throughput"}
 
 
-def _ways(model: Model, case: Case, traffic: Traffic) -> None:
+def _ways(model: Model, case: PlanCase, traffic: Traffic) -> None:
     """The three presets with what each buys and risks."""
     try:
         found = _presets(model, case.deployment, traffic)
@@ -208,7 +207,7 @@ def _offload(model: Model, wanted: Deployment) -> Offload:
     return offload(model, wanted)
 
 
-def waiting(model: Model, case: Case) -> None:
+def waiting(model: Model, case: PlanCase) -> None:
     """Caches of idle requests in host memory: bring back or compute again."""
     try:
         found = _offload(model, case.deployment)

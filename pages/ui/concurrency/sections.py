@@ -16,13 +16,11 @@ from kvcore.engines.registry import engine, engine_names, labels
 from kvcore.errors import KVCoreError
 from kvcore.hardware.prices import hourly
 from kvcore.model import Model
-from kvcore.planning.basis import basis
-from kvcore.planning.bindings import beside_stated_pool
-from kvcore.planning.grid import Grid
+from kvcore.planning.answers import Recommendation, recommend
 from kvcore.planning.launch import launch
-from kvcore.planning.recommend import Recommendation, recommend
-from kvcore.planning.shards import check
-from kvcore.planning.sweep import sequences
+from kvcore.planning.plan import basis, beside_stated_pool
+from kvcore.planning.splits import check
+from kvcore.planning.sweep import Grid, sequences
 from kvcore.scenario.concurrency import AUTO
 from kvcore.terms import Range
 from kvcore.units import GIB, MAX_BATCH, MAX_TOKENS, format_bytes, format_tokens
@@ -30,14 +28,14 @@ from pages.ui import state, theme, widgets
 from pages.ui.concurrency import address, grid, words
 from pages.ui.concurrency import case as plan_answers
 from pages.ui.concurrency import memory as plan_memory
-from pages.ui.concurrency.case import Case
+from pages.ui.concurrency.case import PlanCase
 from pages.ui.size.words import plural
 from pages.ui.text import plain
 from pages.ui.variants import lower
 from pages.ui.widgets import Card
 
 
-def big_numbers(case: Case) -> list[Card]:
+def big_numbers(case: PlanCase) -> list[Card]:
     """The four figures of the screen."""
     plan, context = case.plan, case.deployment.context
     label, tokens = "Requests at once", f"of {words.tokens(context)} each"
@@ -70,7 +68,7 @@ def big_numbers(case: Case) -> list[Card]:
     ]
 
 
-def _requests_line(case: Case) -> str:
+def _requests_line(case: PlanCase) -> str:
     plan = case.plan
     if plan.requests is None:
         return ""
@@ -88,7 +86,7 @@ def _longest(longest: Range[int]) -> str:
     return "any length" if longest.low >= MAX_TOKENS else words.span(longest)
 
 
-def _longest_line(case: Case) -> str:
+def _longest_line(case: PlanCase) -> str:
     longest, limit = case.plan.longest, case.plan.model.context_limit
     if longest is None:
         return ""
@@ -101,7 +99,7 @@ def _longest_line(case: Case) -> str:
     return f"tokens, alone on a replica, with the memory that is left{all_of_them}"
 
 
-def _pool_line(case: Case) -> str:
+def _pool_line(case: PlanCase) -> str:
     gpus = case.deployment.gpus
     each = "on the one GPU" if gpus == 1 else f"on each of {gpus:,} GPUs"
     if case.deployment.kv_bytes is not None:
@@ -113,7 +111,7 @@ def _pool_line(case: Case) -> str:
     return f"{each}, safe to hopeful end{held}{share}"
 
 
-def rent(case: Case) -> str:
+def rent(case: PlanCase) -> str:
     """What the GPUs cost an hour, in words; "" where no price is known."""
     found = hourly(case.deployment.gpu, case.deployment.gpus)
     if found is None:
@@ -121,7 +119,7 @@ def rent(case: Case) -> str:
     return f"≈ ${found.typical:,.2f} an hour ({found.rental.tier}, offers up to {found.rental.newest})"
 
 
-def memory(case: Case, colours: theme.Palette) -> None:
+def memory(case: PlanCase, colours: theme.Palette) -> None:
     """Where each GPU's memory goes."""
     plan = case.plan
     if not plan.pools:
@@ -137,13 +135,13 @@ def memory(case: Case, colours: theme.Palette) -> None:
     st.caption(f"To scale, {each}; the line is the end of its memory as the driver reports it. {_stated(case)}")
 
 
-def _stated(case: Case) -> str:
+def _stated(case: PlanCase) -> str:
     if case.deployment.kv_bytes is not None:
         return "The cache is as you said, so overheads are not estimated."
     return "Planning counts the hatched range as overhead."
 
 
-def refusal(case: Case) -> None:
+def refusal(case: PlanCase) -> None:
     """Why there is no figure, or what was replaced."""
     notice = widgets.place("plan")
     if case.problem:
@@ -155,7 +153,7 @@ def refusal(case: Case) -> None:
         notice.warning(plain(note), icon=":material/warning:")
 
 
-def how(case: Case) -> None:
+def how(case: PlanCase) -> None:
     """The terms of the plan, and what is to know about it."""
     with st.expander("How it is computed"):
         lines = "".join(
@@ -179,7 +177,7 @@ def _known(knowledge: str) -> str:
     return {"exact": "exact", "estimated": "≈ estimated", "upper_bound": "at most", "measured": "measured"}[knowledge]
 
 
-def go(case: Case, changed: Any, users: int | None = None, what: str = "") -> None:
+def go(case: PlanCase, changed: Any, users: int | None = None, what: str = "") -> None:
     """Apply a changed deployment: a button's callback; `what` it changes is said over the page."""
     from kvcore.scenario.concurrency import taken
 
@@ -196,7 +194,7 @@ def gib(value: int) -> str:
 _TOKENS, _USERS = "cell_tokens", "cell_users"
 
 
-def cells(model: Model, case: Case, colours: theme.Palette) -> None:
+def cells(model: Model, case: PlanCase, colours: theme.Palette) -> None:
     """Users × context, with a click or two numbers that move the plan."""
     if case.plan.requests is None:
         return
@@ -229,7 +227,7 @@ def cells(model: Model, case: Case, colours: theme.Palette) -> None:
         lower.download(lambda: rows(case, found), "kv-cache-concurrency", "cells")
 
 
-def _place(case: Case) -> None:
+def _place(case: PlanCase) -> None:
     """The cell of the plan as two numbers, and what is said about it."""
     keep = st.session_state
     keep[_TOKENS], keep[_USERS] = case.deployment.context, case.users
@@ -245,7 +243,7 @@ def _place(case: Case) -> None:
         st.markdown(plain(cell_words(case)), width=420)
 
 
-def cell_words(case: Case) -> str:
+def cell_words(case: PlanCase) -> str:
     """What the heat map says of the plan's cell."""
     held, context = case.plan.requests, case.deployment.context
     asked = f"{plural(case.users, 'request')} of {words.tokens(context)}"
@@ -280,7 +278,7 @@ def _move(tokens: int, users: int) -> None:
     widgets.note(f"{plural(users, 'request')} of {words.tokens(tokens)}")
 
 
-def _table(case: Case, found: Grid) -> list[list[str]]:
+def _table(case: PlanCase, found: Grid) -> list[list[str]]:
     """A row a doubling, and the plan's own context."""
     wanted = case.deployment.context
     shown = [
@@ -298,7 +296,7 @@ def _fits(users: int, ends: Range[int]) -> str:
     return f"{users:,} {words.verdict(users, ends)}"
 
 
-def rows(case: Case, found: Grid) -> list[dict[str, object]]:
+def rows(case: PlanCase, found: Grid) -> list[dict[str, object]]:
     """What fits at each context, for a file."""
     return [
         {
@@ -325,7 +323,7 @@ def _found(model: Model, wanted: Deployment, users: int) -> tuple[Recommendation
     return recommend(model, context=wanted.context, users=users, engine=wanted.engine, base=wanted)
 
 
-def hardware(model: Model, case: Case) -> None:
+def hardware(model: Model, case: PlanCase) -> None:
     """A heading that says what is asked, and the answer once somebody asked for it."""
     question = (model.name, case.deployment, case.users)
     who = f"{plural(case.users, 'request')} of {format_tokens(case.deployment.context)}"
@@ -399,7 +397,7 @@ def _line(one: Recommendation) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _apply(case: Case, found: Sequence[Recommendation]) -> None:
+def _apply(case: PlanCase, found: Sequence[Recommendation]) -> None:
     by_name = {_name(one): one for one in found}
     left, right = st.columns([5, 1.2], vertical_alignment="bottom")
     with left:
@@ -430,7 +428,7 @@ def _logged(model: Model, wanted: Deployment, kv_bytes: int) -> tuple[str, ...]:
         return ()
 
 
-def _log(model: Model, case: Case) -> None:
+def _log(model: Model, case: PlanCase) -> None:
     """The lines to look for in the server's log, at the safe end and at best guess."""
     pool = case.plan.kv_bytes
     if pool is None or pool.low <= 0 or case.plan.requests is None or case.deployment.pp > 1:
@@ -444,7 +442,7 @@ def _log(model: Model, case: Case) -> None:
 
 
 @st.fragment
-def commands(model: Model, case: Case) -> None:
+def commands(model: Model, case: PlanCase) -> None:
     """One tab an engine, the plan's own first; a command is made when its tab is opened, and nothing else then."""
     st.subheader("The command that starts it", anchor=False)
     mine = case.deployment.engine
@@ -466,7 +464,7 @@ def commands(model: Model, case: Case) -> None:
     )
 
 
-def _with(model: Model, case: Case, name: str) -> Deployment:
+def _with(model: Model, case: PlanCase, name: str) -> Deployment:
     """The plan with another engine, in a split that it takes; this one's own options and version mean nothing to it."""
     wanted = replace(case.deployment, engine=name, engine_version=None, options=())
     if not check(model, wanted):

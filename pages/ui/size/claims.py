@@ -39,7 +39,7 @@ _BY_KIND = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Claim:
     """A figure that is quoted often: a title, what it is, and the view that shows it."""
 
     title: str
@@ -56,7 +56,7 @@ def explained(model: Model) -> str:
     return "\n\n".join(parts + [_BY_KIND[kind] for kind in kinds if kind in _BY_KIND])
 
 
-def figures() -> tuple[Figure, ...]:
+def figures() -> tuple[Claim, ...]:
     """Figures that are quoted often, with what they are; none of the sizes is typed in."""
     llama, small, seven = (catalogue.load(name) for name in (LLAMA_70B, LLAMA_13B, MISTRAL_7B))
     ten = _held(llama, 32, 10)
@@ -64,26 +64,26 @@ def figures() -> tuple[Figure, ...]:
     a_token = format_bytes(bytes_per_token(seven, 0, seven.resolve_format("bf16")))
     heads = [_held(variant(llama, form), 8) for form in ("mha", "gqa:8", "mqa")]
     return (
-        Figure(
+        Claim(
             title=f"13B, full multi-head, 8K: {_held(small, 8)}",
             text=f"Llama 2 13B holds {_held(small, 8)} at 8,192 tokens in 16 bits. The {_held(small, 16)} that is "
             "often quoted for 8,000 tokens is what it holds at 16,384, or for two requests.",
             view=Scenario(model=LLAMA_13B, tokens=8 * _K),
         ),
         _weights(llama),
-        Figure(
+        Claim(
             title="“8,000 tokens” means 8,192",
             text=f"Talks round 8K to 64K to thousands. A 7B with grouped queries keeps {a_token} a token: {steps} at "
             "8,192, 16,384, 32,768 and 65,536.",
             view=Scenario(model=MISTRAL_7B, tokens=8 * _K),
         ),
-        Figure(
+        Claim(
             title=f"Ten users at 32K: {ten}",
             text=f"No two conversations share their caches, so Llama 3.3 70B holds {ten} for ten users. Its weights "
             "stay as they are; the caches grow with every token.",
             view=Scenario(batch=10, budget="100 GiB"),
         ),
-        Figure(
+        Claim(
             title=f"A 70B at 8K: {heads[0]}, {heads[1]} or {heads[2]}",
             text=f"With keys and values for all 64 heads it would hold {heads[0]}. Llama 3.3 70B shares them among "
             f"groups of eight heads: {heads[1]}. With one for all heads it would be {heads[2]}.",
@@ -97,12 +97,12 @@ def _held(model: Model, thousands: int, batch: int = 1) -> str:
     return format_bytes(resident_bytes(model, thousands * _K, model.resolve_format("bf16"), batch))
 
 
-def _weights(llama: Model) -> Figure:
+def _weights(llama: Model) -> Claim:
     weights, count = weights_bytes(llama, "bf16"), llama.total_parameters
     if weights is None or count is None:
         raise ConfigError("the catalogue's Llama 3.3 70B has no counted weights")
     in_gb, in_gib = f"{weights.bytes / GB:.0f} GB", format_bytes(weights.bytes, 0)
-    return Figure(
+    return Claim(
         title=f"70B in 16 bits: {in_gb}, which is {in_gib}",
         text=f"Two bytes for each of {count / 10**9:.1f} billion weights: one amount in two units (10⁹ and 2³⁰ bytes), "
         "not 140 GiB. Cards are sold in GB and report GiB; memory is in GiB here.",
@@ -110,11 +110,11 @@ def _weights(llama: Model) -> Figure:
     )
 
 
-def _deepseek() -> Figure:
+def _deepseek() -> Claim:
     new, old = catalogue.load(DEEPSEEK_V2), catalogue.load(DEEPSEEK_67B)
     wide = bytes_per_token(old, 0, old.resolve_format("bf16"))
     same, six = (1 - bytes_per_token(new, 0, new.resolve_format(name)) / wide for name in ("bf16", "int6"))
-    return Figure(
+    return Claim(
         title=f"DeepSeek-V2 keeps {six:.1%} less",
         text=f"Against DeepSeek 67B in 16 bits: its latent alone saves {same:.1%}; the paper’s {six:.1%} also stores "
         "it in 6 bits a number.",

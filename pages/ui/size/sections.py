@@ -15,7 +15,16 @@ from kvcore.hardware.gpus import capacity_lines
 from kvcore.model import Model
 from kvcore.model.weight_formats import weights_bytes
 from kvcore.scenario.scenario import MAX_COMPARED, Scenario
-from kvcore.sizing import SizeResult, Step, bytes_per_token, curve, max_tokens, projections, resident_bytes, token_steps
+from kvcore.sizing import (
+    CostStep,
+    SizeResult,
+    bytes_per_token,
+    curve,
+    max_tokens,
+    projections,
+    resident_bytes,
+    token_steps,
+)
 from kvcore.units import GIB, format_bytes, parse_bytes
 from pages.ui import models, state, theme
 from pages.ui.lines import Line, growth_chart
@@ -162,7 +171,7 @@ def _sums(result: SizeResult) -> str:
     return f"<div class='kv-terms'>{lines}</div>"
 
 
-def _factors(step: Step) -> str:
+def _factors(step: CostStep) -> str:
     """One product as boxes: each factor with its meaning below it."""
     boxes = "<b>×</b>".join(
         f"<span><strong>{escape(one.value)}</strong><small>{escape(one.what)}</small></span>" for one in step.factors

@@ -32,7 +32,7 @@ _LONGEST = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class RungCurve:
     """A rung's line: bytes at every context, its colour and dash, and where its windows are full."""
 
     line: Line
@@ -62,7 +62,7 @@ def curves_chart(
     ]
     xs = charts.contexts(lines, first, last, tokens, _POINTS)
     made = [
-        Curve(
+        RungCurve(
             line=line,
             short=_short(words.short(rung)),
             held=curve(line.model, xs, line.kv, batch, source),
@@ -112,7 +112,7 @@ def _first(rungs: Sequence[Rung], tokens: int) -> int:
     return max(16, min([_FIRST, *(bend // 2 for bend in bends), *([tokens // 2] if tokens else [])]))
 
 
-def _range(made: Sequence[Curve], marks: Sequence[CapacityLine]) -> tuple[float, float]:
+def _range(made: Sequence[RungCurve], marks: Sequence[CapacityLine]) -> tuple[float, float]:
     """The y axis in GiB: all lines and, if it is not far off, the memory they are compared with."""
     lows = [int(one.held[one.held > 0].min()) / GIB for one in made]
     top = max(int(one.held.max()) for one in made) / GIB
@@ -120,7 +120,7 @@ def _range(made: Sequence[Curve], marks: Sequence[CapacityLine]) -> tuple[float,
     return min(lows) / 1.6, max([top, *near]) * 2
 
 
-def _trace(one: Curve, xs: np.ndarray) -> dict[str, Any]:
+def _trace(one: RungCurve, xs: np.ndarray) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines",
@@ -138,7 +138,7 @@ def _short(name: str) -> str:
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1].rsplit(' ', 1)[0]} …"
 
 
-def _describe(made: Sequence[Curve], xs: np.ndarray, last: int) -> str:
+def _describe(made: Sequence[RungCurve], xs: np.ndarray, last: int) -> str:
     """The chart in words."""
     marks = [mark for mark in (8192, 32_768) if mark < last] + [last]
     parts = []

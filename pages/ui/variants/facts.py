@@ -10,7 +10,7 @@ from kvcore.engines.reserve import stored_by
 from kvcore.hardware.gpus import Accelerator, accelerator
 from kvcore.hardware.systems import HOST_GPUS
 from kvcore.model import Model
-from kvcore.planning.room import Room, gpus_for, room
+from kvcore.planning.bound import Room, gpus_for, room
 from kvcore.ranks.memories import on_rank
 from kvcore.scenario.scenario import Scenario
 from kvcore.scenario.variants import VariantOptions

@@ -7,7 +7,7 @@ import streamlit as st
 from kvcore.engines.registry import labels
 from kvcore.errors import KVCoreError
 from kvcore.hardware.gpus import CapacityLine
-from kvcore.planning.room import Room, room
+from kvcore.planning.bound import Room, room
 from kvcore.scenario.scenario import Scenario
 from kvcore.scenario.variants import VariantOptions
 from kvcore.timing import Bound

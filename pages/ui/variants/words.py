@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from kvcore.model import Latent, Memory, Model
-from kvcore.planning.room import Room
+from kvcore.planning.bound import Room
 from kvcore.scenario.scenario import Scenario
 from kvcore.sources.catalogue import attention_kind, attention_label
 from kvcore.units import format_bytes, format_tokens
