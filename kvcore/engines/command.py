@@ -13,6 +13,7 @@ from pathlib import PurePath, PurePosixPath
 
 from kvcore.deployment import Deployment, Draft
 from kvcore.formats import kv_format
+from kvcore.hardware.systems import HOST_GPUS
 from kvcore.model.model import Files, Model
 from kvcore.model.weight_formats import weight_format
 from kvcore.sources.hub import CONFIG
@@ -22,8 +23,6 @@ PLACEHOLDER = "MODEL"
 MAX_NAME = 300
 # The longest path that Linux opens (PATH_MAX).
 MAX_PATH = 4096
-# GPUs that one server of the usual kind holds; where a host has fewer, the note holds all the more.
-HOST_GPUS = 8
 SIXTEEN_BITS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 # What an engine is told to load, and notes about it.
