@@ -776,7 +776,9 @@ def compare(before: Record, after: Record, allowed: Sequence[Allowed], examples:
         for path in dict.fromkeys(one.path for one in found):
             reason = next((one for one in allowed if one.covers(command, path)), None)
             unexpected |= reason is None
-            place = (places if reason is None else reason.places).setdefault((command.argv[0], path), Place())
+            place = (places if reason is None else reason.places).setdefault(
+                (command.argv[0] if command.argv else "(no command)", path), Place()
+            )
             place.answers += 1
             if len(place.examples) < examples:
                 place.examples.append((command, next(one for one in found if one.path == path)))

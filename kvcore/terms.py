@@ -63,10 +63,10 @@ class Range(Generic[T]):
         return self.low if end == "low" else self.best if end == "best" else self.high
 
     def map(self, change: Callable[[T], U]) -> Range[U]:
-        """The three after a change that keeps their order; what is equal is changed once."""
+        """The three after a change that keeps their order; what is one and the same is changed once."""
         low = change(self.low)
-        best = low if self.best == self.low else change(self.best)
-        return Range(low=low, best=best, high=best if self.high == self.best else change(self.high))
+        best = low if self.best is self.low else change(self.best)
+        return Range(low=low, best=best, high=best if self.high is self.best else change(self.high))
 
     def zip(self, other: Range[U], join: Callable[[T, U], V]) -> Range[V]:
         """Low joined with low, best with best and high with high: of figures that are high together."""
@@ -74,8 +74,9 @@ class Range(Generic[T]):
 
     def __add__(self: Range[N], other: Range[N] | N) -> Range[N]:
         """The sum with a range that is high at the same time, or with a known figure."""
-        more = other if isinstance(other, Range) else Range.exactly(other)
-        return Range(low=self.low + more.low, best=self.best + more.best, high=self.high + more.high)
+        if isinstance(other, Range):
+            return Range(low=self.low + other.low, best=self.best + other.best, high=self.high + other.high)
+        return Range(low=self.low + other, best=self.best + other, high=self.high + other)
 
     def __radd__(self: Range[N], other: N) -> Range[N]:
         """So that `sum` adds ranges up."""
@@ -83,8 +84,9 @@ class Range(Generic[T]):
 
     def __sub__(self: Range[N], other: Range[N] | N) -> Range[N]:
         """What is left: least where most is taken off."""
-        less = other if isinstance(other, Range) else Range.exactly(other)
-        return Range(low=self.low - less.high, best=self.best - less.best, high=self.high - less.low)
+        if isinstance(other, Range):
+            return Range(low=self.low - other.high, best=self.best - other.best, high=self.high - other.low)
+        return Range(low=self.low - other, best=self.best - other, high=self.high - other)
 
     def __rsub__(self: Range[N], other: N) -> Range[N]:
         """What a range leaves of a known figure."""

@@ -238,23 +238,24 @@ def own_values(engine: str, options: tuple[Option, ...], asked: Request) -> dict
     have.
     """
     stated = {name: value for name, value in asked.options if value is not None}
-    known = {option.field for option in options}
-    if unknown := sorted(set(stated) - known):
-        has = ", ".join(sorted(known))
-        raise EngineError(f"{unknown[0][:40]!r} is no option of it here; it has {has}", engine=engine)
     values: dict[str, Any] = {}
     for option in options:
-        value = stated.get(option.field)
-        if value is None and option.means is not None:
+        value = stated.pop(option.field, None)
+        if value is None:
+            if option.means is None:
+                continue
             value = getattr(asked, option.means)
             if option.kind == "switch":
                 value = value == option.says
-        if value is None:
-            continue
+            elif value is None:
+                continue
         if option.turns_off is None:
             values[option.field] = value
         else:
             values[option.turns_off] = not value
+    if stated:
+        has = ", ".join(sorted(option.field for option in options))
+        raise EngineError(f"{min(stated)[:40]!r} is no option of it here; it has {has}", engine=engine)
     return values
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 from kvcore.deployment import Deployment
@@ -48,18 +48,6 @@ class Overheads(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddedOverheads:
-    """Overheads of an engine without a fit: the parts' ranges added up, the least certain reading."""
-
-    parts: tuple[Overhead, ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def total(self) -> Range[int]:
-        return sum((part.bytes for part in self.parts), Range.exactly(0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """One part in GiB."""
 
@@ -68,14 +56,32 @@ class Estimate:
     formula: str
 
 
+# Without slots, so that the parts are made once, and only where they are asked for: searches want totals alone.
+@dataclass(frozen=True, kw_only=True)
+class AddedOverheads:
+    """Overheads of an engine without a fit: the parts' ranges added up, the least certain reading."""
+
+    estimates: tuple[Estimate, ...]
+    notes: tuple[str, ...]
+    total: Range[int]
+
+    @cached_property
+    def parts(self) -> tuple[Overhead, ...]:
+        """The parts that there are, in bytes."""
+        return tuple(
+            Overhead(name=one.name, bytes=one.gib.map(gib_bytes), formula=one.formula) for one in self.estimates
+        )
+
+
 def added(parts: Iterable[Estimate], notes: tuple[str, ...] = ()) -> AddedOverheads:
-    """The parts that there are, in bytes."""
-    found = tuple(
-        Overhead(name=part.name, bytes=part.gib.map(gib_bytes), formula=part.formula)
-        for part in parts
-        if part.gib.high > 0
+    """The parts that there are, together."""
+    found = tuple(part for part in parts if part.gib.high > 0)
+    total = Range(
+        low=sum(gib_bytes(part.gib.low) for part in found),
+        best=sum(gib_bytes(part.gib.best) for part in found),
+        high=sum(gib_bytes(part.gib.high) for part in found),
     )
-    return AddedOverheads(parts=found, notes=notes)
+    return AddedOverheads(estimates=found, notes=notes, total=total)
 
 
 def gib_bytes(gib: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from functools import cache
 from importlib import import_module
 
 from kvcore.deployment import Deployment
@@ -32,12 +33,17 @@ def engine_names() -> tuple[str, ...]:
 
 def engine(name: str) -> Engine:
     """The engine of that name; EngineError names the known ones."""
-    place = PLACES.get(name.strip().lower())
+    place = PLACES.get(name) or PLACES.get(name.strip().lower())
     if place is None:
         near = difflib.get_close_matches(name.lower(), PLACES, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise EngineError(f"engine {name[:40]!r} is not known; known are {', '.join(PLACES)}{hint}")
-    found: Engine = getattr(import_module(place[0]), place[1])
+    return _at(*place)
+
+
+@cache
+def _at(module: str, name: str) -> Engine:
+    found: Engine = getattr(import_module(module), name)
     return found
 
 

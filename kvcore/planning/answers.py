@@ -17,7 +17,7 @@ from kvcore.hardware.prices import Hourly, hourly
 from kvcore.hardware.systems import HOST_GPUS
 from kvcore.model.model import Model
 from kvcore.planning.plan import Basis, basis
-from kvcore.planning.pools import has_share, left_for_cache, loaded_weights, pools, usable_share
+from kvcore.planning.pools import alike, has_share, left_for_cache, loaded_weights, pools, usable_share
 from kvcore.planning.splits import Shard, shards, split_name
 from kvcore.ranks.weights import RankWeights
 from kvcore.terms import Range
@@ -150,11 +150,17 @@ class Search:
         share = usable_share(self.model, deployment)
         chosen = engine(deployment.engine)
         settings = chosen.settings(self.model, deployment)
+        # What is padded for a GPU's kernels is the reference's in a split.
+        stored = deployment.weight_format or self.model.checkpoint_format
+        loaded = loaded_weights(self.model, deployment) if stored in chosen.rules.padded_experts else split.loaded
+        stages = alike(deployment, loaded)
+        over = {
+            stage: chosen.overheads(self.model, deployment, settings, loaded[stage], share).total
+            for stage in set(stages)
+        }
         return tuple(
-            left_for_cache(
-                deployment, share, weights, chosen.overheads(self.model, deployment, settings, weights, share).total
-            ).low
-            for weights in loaded_weights(self.model, deployment)
+            left_for_cache(deployment, share, weights, over[stage]).low
+            for weights, stage in zip(loaded, stages, strict=True)
         )
 
 

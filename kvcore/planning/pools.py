@@ -8,7 +8,7 @@ transformers have no share: the cache may have all that is left.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -18,7 +18,7 @@ from typing import Any
 
 from kvcore.deployment import Deployment
 from kvcore.engines.base import Engine
-from kvcore.engines.overheads import AddedOverheads, Overheads
+from kvcore.engines.overheads import Overheads, added
 from kvcore.engines.registry import engine
 from kvcore.errors import PlanError
 from kvcore.hardware.gpus import Accelerator, accelerator
@@ -28,7 +28,7 @@ from kvcore.ranks.weights import RankWeights, rank_weights
 from kvcore.terms import Range, Term
 from kvcore.units import MAX_TOKENS
 
-NO_OVERHEADS = AddedOverheads(parts=())
+NO_OVERHEADS = added(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +59,12 @@ def pools(
     loaded: tuple[RankWeights, ...] | None = None,
     share: float | None = None,
     settings: Any = None,
+    over: Mapping[int, Overheads] | None = None,
 ) -> tuple[Pool, ...]:
     """One pool for each pipeline stage. Where `kv_bytes` was stated it is the pool, and nothing is estimated.
 
-    `loaded` are the weights of each stage, `share` is usable_share and `settings` are the engine's for a request of any
-    length, where they are already there.
+    `loaded` are the weights of each stage, `share` is usable_share, `settings` are the engine's for a request of any
+    length and `over` are the overheads by stage (see `alike`), where they are already there.
     Raises PlanError where the weights are not known and no pool was stated, EngineError as the engine's settings do.
     """
     if loaded is None:
@@ -75,10 +76,22 @@ def pools(
         share = usable_share(model, deployment)
     if settings is None:
         settings = engine(deployment.engine).settings(model, deployment.at(max(1, deployment.context)))
-    chosen = engine(deployment.engine)
+    chosen, stages = engine(deployment.engine), alike(deployment, loaded)
+    if over is None:
+        over = {
+            stage: chosen.overheads(model, deployment, settings, loaded[stage], share) for stage in sorted(set(stages))
+        }
+    return tuple(_pool(deployment, share, weights, over[stage]) for weights, stage in zip(loaded, stages, strict=True))
+
+
+def alike(deployment: Deployment, loaded: tuple[RankWeights, ...]) -> tuple[int, ...]:
+    """For each stage the first of those whose overheads are the same."""
+    if not engine(deployment.engine).overheads_by_stage:
+        return (0,) * len(loaded)
+    first: dict[object, int] = {}
     return tuple(
-        _pool(deployment, share, weights, chosen.overheads(model, deployment, settings, weights, share))
-        for weights in loaded
+        first.setdefault((stage == 0, stage == len(loaded) - 1, one.bytes, one.knowledge, one.parts), stage)
+        for stage, one in enumerate(loaded)
     )
 
 
@@ -248,31 +261,29 @@ class PoolRanges:
     _points: dict[Span, tuple[list[int], list[Sizes]]] = field(default_factory=dict)
     _engine: Engine = field(init=False)
     _alike: tuple[int, ...] = ()
-    """For each stage the first of those whose overheads are the same."""
+    _over: dict[int, Overheads] = field(default_factory=dict)
+    """Overheads for the deployment's own context, by stage."""
 
     def __post_init__(self) -> None:
         self._engine = engine(self.deployment.engine)
         ends = {0, min(SHORT - 1, self.longest), self.longest}
         ends.update(min(step, self.longest) for step in self._engine.overhead_steps(self.settings))
         self.ranges = tuple((first + 1, last) for first, last in pairwise(sorted(ends)))
-        first: dict[object, int] = {}
-        self._alike = tuple(first.setdefault(self._kind(one), stage) for stage, one in enumerate(self.loaded))
+        self._alike = alike(self.deployment, self.loaded)
 
     @property
     def pools(self) -> tuple[Pool, ...]:
         """The pools for the deployment's own context, with their terms."""
         if self._pools is None:
             self._pools = pools(
-                self.model, self.deployment, loaded=self.loaded, share=self.share, settings=self.settings
+                self.model,
+                self.deployment,
+                loaded=self.loaded,
+                share=self.share,
+                settings=self.settings,
+                over=self._over or None,
             )
         return self._pools
-
-    def _kind(self, weights: RankWeights) -> object:
-        """What overheads see of a stage."""
-        if not self._engine.overheads_by_stage:
-            return None
-        ends = weights.stage == 0, weights.stage == len(self.loaded) - 1
-        return ends, weights.bytes, weights.knowledge, weights.parts
 
     def at(self, context: int) -> Sizes:
         """The sizes of the pools for this context."""
@@ -306,12 +317,14 @@ class PoolRanges:
 
     def _made(self, context: int) -> Sizes:
         own = self.deployment.at(context)
-        totals = {
-            stage: self._engine.overheads(self.model, own, self.settings, self.loaded[stage], self.share).total
-            for stage in set(self._alike)
+        over = {
+            stage: self._engine.overheads(self.model, own, self.settings, self.loaded[stage], self.share)
+            for stage in sorted(set(self._alike))
         }
+        if own is self.deployment:
+            self._over = over
         left = [
-            left_for_cache(own, self.share, weights, totals[stage])
+            left_for_cache(own, self.share, weights, over[stage].total)
             for weights, stage in zip(self.loaded, self._alike, strict=True)
         ]
         return by_stage(left)

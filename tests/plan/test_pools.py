@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvcore.deployment import Deployment
-from kvcore.engines.overheads import AddedOverheads, Overhead
+from kvcore.engines.overheads import Estimate, added
 from kvcore.engines.registry import engine, engine_names
 from kvcore.engines.vllm.settings import default_utilization
 from kvcore.errors import PlanError
@@ -28,8 +28,8 @@ RANGE = Range(low=GIB, best=2 * GIB, high=4 * GIB)
 
 @pytest.fixture(autouse=True)
 def known_overheads(monkeypatch: pytest.MonkeyPatch) -> None:
-    part = Overhead(name="activations", bytes=RANGE, formula="by hand")
-    made = AddedOverheads(parts=(part,), notes=("by hand",))
+    part = Estimate(name="activations", gib=Range(low=1.0, best=2.0, high=4.0), formula="by hand")
+    made = added((part,), notes=("by hand",))
     for name in engine_names():
         monkeypatch.setattr(type(engine(name)), "overheads", lambda *_: made)
 

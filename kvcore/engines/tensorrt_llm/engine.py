@@ -261,6 +261,7 @@ class TensorRtLlmPool(CachePool):
         self.model = model
         self.settings: TensorRtLlmSettings = TENSORRT_LLM.settings(model, deployment.at(context))
         self.sequences = deployment.max_num_seqs or MAX_BATCH_SIZE
+        self._at: dict[int, TensorRtLlmSettings] = {}
         self._stages: dict[tuple[int, ...], tuple[tuple[WindowPool, ...], ...]] = {}
         # What is refused is refused here, and not at the first length.
         found = self._pools(self.settings)
@@ -277,6 +278,13 @@ class TensorRtLlmPool(CachePool):
                 "how windows share the memory with a draft's cache is not followed here", engine="tensorrt-llm"
             )
         return sum(pool.token_bytes for pools in own for pool in pools)
+
+    def _for(self, context: int) -> TensorRtLlmSettings:
+        """The settings for requests of that length; kept for the ends of a range."""
+        found = self._at.get(context)
+        if found is None:
+            found = self._at[context] = replace(self.settings, max_seq_len=context)
+        return found
 
     def _target(self, kv_bytes: tuple[int, ...]) -> tuple[int, ...]:
         """What is left of the pools for the model: both have as many tokens (pyexecutor/_util.py, cal_max_tokens)."""
@@ -309,7 +317,7 @@ class TensorRtLlmPool(CachePool):
         """See CachePool.fill."""
         if min(kv_bytes) <= 0:
             return NOTHING
-        settings = replace(self.settings, max_seq_len=context)
+        settings = self._for(context)
         stages = self._pools(settings)
         sizes = self._target(kv_bytes)
         made = (blocks(pools, settings, size) for pools, size in zip(stages, sizes, strict=True))
@@ -322,7 +330,7 @@ class TensorRtLlmPool(CachePool):
 
     def request_bytes(self, context: int) -> tuple[int, ...]:
         """See CachePool.request_bytes."""
-        settings = replace(self.settings, max_seq_len=context)
+        settings = self._for(context)
         size = settings.tokens_per_block
         stages = self._pools(settings)
         last = len(stages) - 1
@@ -336,7 +344,7 @@ class TensorRtLlmPool(CachePool):
 
     def layout(self, context: int, requests: int) -> Layout:
         """See CachePool.layout; the same for any number of requests."""
-        settings = replace(self.settings, max_seq_len=context)
+        settings = self._for(context)
         found = TENSORRT_LLM.layout(self.model, settings)
         if self.draft is None:
             return found
@@ -345,7 +353,7 @@ class TensorRtLlmPool(CachePool):
 
     def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
         """See CachePool.terms."""
-        settings = replace(self.settings, max_seq_len=context)
+        settings = self._for(context)
         stages = self._pools(settings)
         terms = []
         if self.drafted:

@@ -65,11 +65,11 @@ class Spec:
 
     def pages(self, settings: VllmSettings) -> int:
         """Pages that one request of max_model_len tokens claims (max_memory_usage_bytes / page)."""
-        length, flight = settings.max_model_len, settings.in_flight_tokens
+        length = settings.max_model_len
         if self.kind == "sliding" and self.reach is not None:
-            return _cdiv(min(self.reach - 1 + flight, length), self.block_size) + 1
+            return _cdiv(min(self.reach - 1 + settings.in_flight_tokens, length), self.block_size) + 1
         if self.kind == "chunked" and self.reach is not None:
-            return _cdiv(min(self.reach + flight, length), self.block_size)
+            return _cdiv(min(self.reach + settings.in_flight_tokens, length), self.block_size)
         if self.kind == "cross":
             return _cdiv(settings.batched_tokens, self.block_size)
         if self.kind == "state":

@@ -423,7 +423,7 @@ class VllmPool(CachePool):
         self.keeps_cache = any(self.block_bytes)
         most = self.settings.sequences
         self.sequences = most
-        self._needed: dict[int, int] = {}
+        self._at: dict[int, tuple[VllmSettings, int]] = {}
         if most > self.settings.batched_tokens:
             raise EngineError(
                 f"max_num_batched_tokens {self.settings.batched_tokens:,} is less than max_num_seqs "
@@ -433,10 +433,14 @@ class VllmPool(CachePool):
 
     def needed(self, context: int) -> int:
         """Blocks that one request claims."""
-        found = self._needed.get(context)
+        return self._for(context)[1]
+
+    def _for(self, context: int) -> tuple[VllmSettings, int]:
+        """The settings for requests of that length, and the blocks that one claims; kept for the ends of a range."""
+        found = self._at.get(context)
         if found is None:
             settings = replace(self.settings, max_model_len=context)
-            found = self._needed[context] = sum(group.pages(settings) for group in self.groups)
+            found = self._at[context] = settings, sum(group.pages(settings) for group in self.groups)
         return found
 
     def blocks(self, kv_bytes: tuple[int, ...]) -> int:
@@ -477,7 +481,7 @@ class VllmPool(CachePool):
 
     def layout(self, context: int, requests: int) -> Layout:
         """See CachePool.layout; the same for any number of requests."""
-        return VLLM.layout_of(self.model, replace(self.settings, max_model_len=context), self.groups, self.block)
+        return VLLM.layout_of(self.model, self._for(context)[0], self.groups, self.block)
 
     def terms(self, context: int, kv_bytes: tuple[int, ...]) -> tuple[Term, ...]:
         """See CachePool.terms."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from kvcore.deployment import Deployment
 from kvcore.engines.overheads import Overhead, gib_bytes
@@ -36,7 +37,8 @@ _DRAFT_GRAPHS = Range(low=0.0, best=1.0, high=2.0)
 _NOTHING = Range.exactly(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Without slots, so that parts and notes are made once.
+@dataclass(frozen=True, kw_only=True)
 class VllmOverheads:
     """See kvcore.engines.overheads.Overheads: the total is the fitted range; parts and notes are made when asked."""
 
@@ -50,7 +52,7 @@ class VllmOverheads:
     unlisted: Range[int]
     total: Range[int]
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Overhead, ...]:
         """The parts, each with its own doubt."""
         run = self.run
@@ -74,7 +76,7 @@ class VllmOverheads:
             )
         return tuple(found)
 
-    @property
+    @cached_property
     def notes(self) -> tuple[str, ...]:
         """What is assumed, and what would leave more."""
         return _notes(self.run, self.deployment, self.version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from kvcore.deployment import Request
@@ -85,6 +86,12 @@ _UTILIZATION: tuple[tuple[tuple[int, ...], float], ...] = (((0, 20), 0.92), ((0,
 def batch_defaults(version: str) -> tuple[BatchDefaults, ...]:
     """What `vllm serve` gives devices by their memory in this release, the largest first."""
     return next(rows for first, rows in _BATCH_DEFAULTS if release(version) >= first)
+
+
+@lru_cache(maxsize=256)
+def _device_defaults(version: str, gpu_bytes: int, small: bool) -> BatchDefaults:
+    rows = batch_defaults(version)
+    return rows[-1] if small else next(row for row in rows if gpu_bytes >= row.gib * GIB)
 
 
 def has_small_defaults(gpu: Accelerator, version: str | None) -> bool:
@@ -193,8 +200,7 @@ class VllmSettings:
         return not (self.older_core or self.is_cpu) and self._row().gib > 0
 
     def _row(self) -> BatchDefaults:
-        rows = batch_defaults(self.version)
-        return rows[-1] if self.small_defaults else next(row for row in rows if self.gpu_bytes >= row.gib * GIB)
+        return _device_defaults(self.version, self.gpu_bytes, self.small_defaults)
 
     def _defaults(self) -> tuple[int, int]:
         """Tokens and sequences of the newer core by the device alone."""
